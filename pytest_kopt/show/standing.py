@@ -14,7 +14,6 @@ from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.stops import NEW_DIRECTIONS, Review, Stop
 from pytest_kopt.campaign.outlook.status import going_on_lines
 from pytest_kopt.campaign.outlook.status_model import Status
-from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.profiling.kernel_table import CaseProfile
@@ -37,8 +36,7 @@ class Closing:
 def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     """Yield the Termination Check where a condition holds, else the review due between rounds."""
     state = campaign.state
-    yield from _uncommitted_lines(campaign)
-    yield from _foreign_build(campaign)
+    yield from _tree_lines(campaign)
     ends = stops.check(campaign.name, state, campaign.manifest, policy)
     if stops.holding(ends):
         yield from termination_lines(ends)
@@ -48,31 +46,23 @@ def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
         yield from review_lines(review, campaign.name, campaign.manifest.target_gpu)
 
 
-def _last_round(campaign: Campaign) -> Round | None:
+def _tree_lines(campaign: Campaign) -> Iterator[str]:
+    """Yield what of the tree, or of its build, is not the current best's after the last round."""
     # A round that has only notes has changed no file.
     rounds = (noted for noted in campaign.state.rounds.values() if noted.attempts)
-    return max(rounds, key=lambda candidate: candidate.last_event, default=None)
-
-
-def _foreign_build(campaign: Campaign) -> Iterator[str]:
-    last = _last_round(campaign)
-    applied = last.last.applied if last else None
-    if applied and applied.restored and (advice := campaign.foreign_build):
-        yield advice
-
-
-def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
-    last = _last_round(campaign)
-    repository = campaign.committed_to
-    if last is None or repository is None:
+    last = max(rounds, key=lambda candidate: candidate.last_event, default=None)
+    if last is None:
         return
-    files = worktrees.uncommitted(campaign.root, repository, last)
+    repository, applied = campaign.committed_to, last.last.applied
+    files = worktrees.uncommitted(campaign.root, repository, last) if repository else ()
     if files:
         names = " ".join(map(shlex.quote, files))
         yield (
             f"HEAD holds another version than the current best: {', '.join(files)} differ(s) from "
             f"it now. Fix: `git commit -m 'Back to the current best' -- {names}`"
         )
+    if applied and applied.restored and (advice := campaign.foreign_build):
+        yield advice
 
 
 #: The line that says nothing of a campaign on a CPU.
