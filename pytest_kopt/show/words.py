@@ -85,21 +85,17 @@ AUDIT = (
 )
 _KERNELS = ("Kernel", "Change (code size and memory in bytes, others: instructions)", "First in")
 REGRESSIONS = (
-    TextColumn("Round", written=lambda slower: f"round-{slower.round} attempt {slower.attempt}"),
+    TextColumn("Round", written=lambda row: f"round-{row.round} attempt {row.attempt}"),
     TextColumn("Time", "time"),
     TextColumn("Hypothesis", "hypothesis", lambda text: text or "not stated"),
     TextColumn("Changed files", "files", ", ".join),
     TextColumn(
         "Benchmark best -> candidate",
-        written=lambda slower: (
-            f"{slower.metric} {before_and_now(slower.incumbent, slower.candidate)}"
-        ),
+        written=lambda row: f"{row.metric} {before_and_now(row.incumbent, row.candidate)}",
     ),
     TextColumn(
         "GPU time best -> candidate (us)",
-        written=lambda slower: before_and_now(
-            slower.incumbent_kernel_us, slower.candidate_kernel_us
-        ),
+        written=lambda row: before_and_now(row.incumbent_kernel_us, row.candidate_kernel_us),
     ),
     TextColumn("Delta", "change_pct", changed),
     TextColumn("Notes", "points"),

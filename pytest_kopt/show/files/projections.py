@@ -85,7 +85,6 @@ def memory(campaign: Campaign, round: Round) -> str:
     verdict, path = round.last.verdict(), campaign.layout.artifacts(round.number) / "benchmark.csv"
     cases = read_csv(path).passed if path.is_file() else []
     profiles = read_profiles(campaign.layout, round.number, round.last.number)
-    hottest = [(case.label, case.hottest) for case in profiles if case.hottest]
     times = {case.label: time_ms(case, STEP) for case in cases}
     snrs = _numbers(cases, "out_snr")
     return rendered(
@@ -102,7 +101,7 @@ def memory(campaign: Campaign, round: Round) -> str:
         rel_err=float(10 ** (-min(snrs) / 20)) if snrs else None,
         tools={case.tool for case in profiles},
         bounds={f"{line.bound}_bound" for line in verdict.rooflines},
-        hottest=[f"{label}: {launched(top)}" for label, top in hottest],
+        hottest=[f"{case.label}: {launched(case.hottest)}" for case in profiles if case.hottest],
         pitfalls=[*_pitfalls(round, verdict)],
         sources=sorted({text for line in verdict.rooflines for text in line.sources}),
         target=TARGET_PCT,
