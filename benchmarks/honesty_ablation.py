@@ -2,7 +2,7 @@
 
     python benchmarks/honesty_ablation.py OUT [--off GROUP ...] [--honest] [--device cuda]
                                               [--cores FIRST-LAST] [--jobs N] [--names NAME ...]
-    python benchmarks/honesty_ablation.py OUT --cost [--device cuda] [--pairs N] [--names NAME]
+    python benchmarks/honesty_ablation.py OUT --cost [--device cuda] [--pairs N]
 
 Every cheat of the corpus is round 2 of a real campaign in which the checks of some groups are never
 asked; OUT gets a JSON line each, and what it holds is not run again. What is accepted is then timed
@@ -11,9 +11,10 @@ the wall): a cheat is credited wrongly if it gains less than half as much there.
 stem, or part of one; with --honest the honest kernels are played too. Each of N jobs has its share
 of the cores, and on the CPU does not wait for the others to time.
 
-With --cost one honest kernel is played N times with all checks, and in turns without: of a check
-only the comparison with the reference on fresh inputs is left. The first pair does not count. OUT
-is a folder, for honesty_cost_DEVICE.json and .md.
+With --cost a version that loses and one that is kept are played N times with all checks, and in
+turns without: of a check only the comparison with the reference on fresh inputs is left. A table
+has what each rule of docs/honesty.md takes, in the process that does its work. OUT is a folder, for
+honesty_cost_DEVICE.json and .md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ GROUPS = {
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.
 DECIDING = GROUPS["audit"].split()
-#: Leaves checks out, in the process that decides and in those that run cases.
+#: Plugins exchange functions, in the process that decides and in those that run cases. What their
+#: names stand for comes first.
 HEAD = """\
 import sys
 from pathlib import Path
@@ -63,12 +65,6 @@ def finds_nothing(*given, **named):
     return []
 
 
-runs_cases = "pytest_kopt.processes.served" in sys.modules
-"""
-PLUGIN = (
-    HEAD
-    + """
-
 def owners():
     for module in [m for name, m in sys.modules.items() if name.startswith("pytest_kopt")]:
         yield module
@@ -76,54 +72,165 @@ def owners():
         yield from (kind for kind in kinds if kind.__module__ == module.__name__)
 
 
-for name in {functions!r}:
-    if (name in {deciding!r}) != runs_cases:
-        function = resolve_name(f"pytest_kopt.{{name}}")
-        for owner in owners():
-            for key, value in [*vars(owner).items()]:
-                if value is function:
-                    setattr(owner, key, finds_nothing)
+def exchange(name, made_of):
+    function = resolve_name(f"pytest_kopt.{name}")
+    value = made_of(function)
+    for owner in owners():
+        for key, held in [*vars(owner).items()]:
+            if held is function:
+                setattr(owner, key, value)
+
+
+runs_cases = "pytest_kopt.processes.served" in sys.modules
+"""
+PLUGIN = (
+    HEAD
+    + """
+for name in functions:
+    if (name in deciding) != runs_cases:
+        exchange(name, lambda function: finds_nothing)
 """
 )
 WITHOUT_ALL = (
     HEAD
     + """
-
-def replace(owner, name, value):
-    assert hasattr(owner, name), f"{owner} has no {name}"
-    setattr(owner, name, value)
-
-
-from types import SimpleNamespace
-
-from pytest_kopt.cases.replies import Loaded
-from pytest_kopt.paired import arms, blocks, credit
-from pytest_kopt.trials.rounds import candidate
-
-replace(candidate, "audit", finds_nothing)
-replace(credit, "look_alone", lambda *given: credit.CrossCheck())
-replace(blocks, "_LOOKS", 0)
-replace(arms.Arms, "asks_more", False)
-methods = ("load", "judge", "kill", "end")
-judge = SimpleNamespace(has_died=False, folder=None, **dict.fromkeys(methods, finds_nothing))
-judge.await_loaded = lambda nodeid: Loaded()
-replace(arms.Arms, "start_judge", lambda *given: judge)
-
 if runs_cases:
-    from pytest_kopt.cases.running import check, checking, timing
-    replace(check, "_steps", lambda checking: [check.fresh_content])
-    for owner, names in (
-        (check, "equal_calls _after_steps"),
-        (checking.Checking, "_findings_of_call"),
-        (timing, "too_fast uncaptured wrong_results"),
-    ):
-        for name in names.split():
-            replace(owner, name, finds_nothing)
+    from pytest_kopt.cases.running.steps.fresh_content import fresh_content
 
-    replace(timing, "Content", lambda *given: None)
-    replace(timing, "Gradients", lambda *given: None)
+    instead = {
+        "cases.running.check:_steps": lambda checking: [fresh_content],
+        "cases.running.timed_calls:Content": lambda *given, **named: None,
+        "cases.running.timed_calls:Gradients": lambda *given, **named: None,
+    }
+    silent = (
+        "cases.running.check:_after_steps cases.running.checking:Checking._findings_of_call "
+        "cases.running.steps.contents:still_busy cases.running.steps.equal_calls:equal_calls "
+        "cases.running.spot_checks:wrong_results cases.running.timing:uncaptured "
+        "honesty.work:too_fast"
+    )
+else:
+    from types import SimpleNamespace
+
+    from pytest_kopt.cases.replies import Loaded
+    from pytest_kopt.paired.credit import Credit
+    from pytest_kopt.paired.samples import BlockTime
+
+    judge = SimpleNamespace(
+        has_died=False,
+        folder=None,
+        await_loaded=lambda nodeid: Loaded(),
+        **dict.fromkeys(("load", "kill", "end"), finds_nothing),
+    )
+    instead = {
+        "paired.arms:Arms.start_verifier": lambda *given: judge,
+        "paired.blocks:Blocks._look": lambda *given: BlockTime(1.0, None, 1.0, 1.0, 1.0),
+        "paired.blocks:Blocks.keeps": lambda *given: None,
+        "paired.blocks:Blocks.looked_at": [],
+        "paired.blocks:Blocks.seen_outside": lambda *given: (),
+        "paired.comparison:Comparison.untried": "",
+        "paired.credit:examine": lambda *given: Credit(),
+        # Blocks are timed by the clock on the wall then.
+        "processes.child:Child.inspected": None,
+    }
+    silent = (
+        "honesty.audit:audit paired.arms:Lane._join_alone "
+        "paired.comparison:Comparison.findings_nearby paired.comparison:Comparison.try_nearby "
+        "trials.harness:HarnessWatch.check_dependencies"
+    )
+for name, value in (instead | dict.fromkeys(silent.split(), finds_nothing)).items():
+    exchange(name, lambda function: value)
 """
 )
+#: The functions that carry each rule of docs/honesty.md, in the process that decides and in those
+#: that run cases, with the argument that they do so for. Rule 7 acts before a plugin is loaded, and
+#: checks of a case that "none" requires have no rule. What stands under "" has its time taken off
+#: that of the function that calls it: it waits for another process, or compares with the reference,
+#: as a round without checks does.
+CARRIERS = (
+    {
+        "1": "paired.credit:look_total",
+        "2": "paired.credit:look_outside paired.credit:look_around "
+        "paired.blocks:Blocks.seen_outside devices.processes:Inspected.cpu_ms",
+        "3": "paired.credit:look_anew",
+        "4": "paired.verifier_process:SeenBlock.see",
+        "4-near": "paired.arms:Lane.try_nearby",
+        "5": "paired.credit:look_alone paired.arms:Arms.start_alone paired.blocks:Blocks.run=alone",
+        "6": "trials.harness:HarnessWatch.check_dependencies",
+        "9": "trials.harness:HarnessWatch.check",
+        "10": "trials.measurements:Measurements.time_also",
+        "11": "honesty.audit:audit",
+        "13": "paired.verifier_process:Verifier.accuses",
+        "": "processes.child:Child.expect=Written",
+    },
+    {
+        "3": "cases.running.spot_checks:Spotted.write cases.running.spot_checks:Spotted.look",
+        "4": "cases.running.verifier:serve_verifier cases.running.inspected_results:hand_over "
+        "cases.running.spot_checks:Spotted.keep cases.running.spot_checks:wrong_results",
+        "8": "honesty.work:too_fast",
+        "12": "cases.running.steps.equal_calls:parts_of_a_batch",
+        "none": "cases.running.check:_take_steps cases.running.check:_after_steps",
+        "": "cases.running.steps.fresh_content:fresh_content processes.served:Serve.receive",
+    },
+)
+#: Writes down, a line a call, what the functions in CARRIERS take themselves.
+TIMED = (
+    HEAD
+    + """
+import fcntl
+import os
+from functools import wraps
+from inspect import isgeneratorfunction
+from time import perf_counter
+from types import SimpleNamespace
+
+file = os.open(costs, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+#: Of each call that goes on, what those that it made have taken.
+inner = [0.0]
+
+
+def write(rule, seconds):
+    os.write(file, f"{os.getpid()} {rule} {1e3 * seconds}\\n".encode())
+
+
+def timed(rule, function, argument=""):
+    @wraps(function)
+    def call(*given, **named):
+        if argument and not any(argument in str(each) for each in given):
+            return function(*given, **named)
+        inner.append(0.0)
+        begin = perf_counter()
+        try:
+            found = function(*given, **named)
+            return [*found] if isgeneratorfunction(function) else found
+        finally:
+            passed = perf_counter() - begin
+            own = passed - inner.pop()
+            inner[-1] += passed
+            if rule:
+                write(rule, own)
+
+    return call
+
+
+lock.fcntl = SimpleNamespace(**(vars(fcntl) | {"flock": timed("", fcntl.flock)}))
+for rule, names in carriers[runs_cases].items():
+    for name, _, argument in (each.partition("=") for each in names.split()):
+        exchange(name, lambda function: timed(rule, function, argument))
+if runs_cases:
+    write("7", 0.0)
+"""
+)
+#: Confines itself as a process that runs kernel code does, and prints the ms that it took.
+CONFINED = """\
+import sys, time
+from pathlib import Path
+from pytest_kopt.processes.isolation import isolate, separate_caches
+
+begin = time.perf_counter()
+isolate(Path(sys.argv[1]), [Path(sys.argv[2])])
+separate_caches(Path(sys.argv[1]))
+print(1e3 * (time.perf_counter() - begin))
+"""
 #: Calls one version of a kernel on inputs of its own for every call; prints what a call takes in
 #: each shape, by a clock that was bound before the kernel could replace it.
 CALLER = """\
@@ -156,8 +263,22 @@ for dims in op.shapes if device == "cpu" else op.gpu_shapes:
     print(statistics.median(took[calls // 4 :]))
 """
 CALLS = 80
-#: The honest kernel whose rounds are timed with and without checks.
-TIMED = "rmsnorm__fused"
+#: An honest kernel that does its work so many times, and how many times each version does.
+KERNEL = """\
+import torch
+
+
+def rmsnorm(x, w):
+    for _ in range({times}):
+        out = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
+    return out
+"""
+BASELINE, ROUNDS = 2, {"lost": 4, "kept": 1}
+#: Five memory-bound cases: rows and columns.
+SIZES = {
+    "cpu": ((256, 512), (512, 512), (256, 1024), (512, 1024), (1024, 1024)),
+    "cuda": ((4096, 2048), (8192, 4096), (2048, 8192), (16384, 4096), (8192, 8192)),
+}
 
 
 class Ablated(through_plugin.Bench):
@@ -231,35 +352,130 @@ def play(path: Path, bench: Ablated, device: str, cores: str) -> dict[str, objec
     return line
 
 
-def cost(out: Path, device: str, pairs: int, name: str, cores: str) -> None:
-    """Time rounds of one honest kernel with all checks and without, in turns."""
+class Costed(Ablated):
+    """Projects of five memory-bound cases, whose baseline does its work twice."""
+
+    def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
+        dims = [{"T": rows, "H": columns} for rows, columns in SIZES[self.device]]
+        for name, text in super()._files(op, shapes, domain):
+            if name == through_plugin.KERNEL:
+                text = KERNEL.format(times=BASELINE)
+            if self.device == "cpu":
+                text = text.replace("batch_invariant=False", "batch_invariant=True")
+            yield name, text.replace(f"OP.{shapes}", repr(dims))
+
+    def play(self, name: str) -> dict[str, Any]:
+        """Return what a round of the kernel with this name took, as a line of the results."""
+        path = self.folder / "honest" / f"rmsnorm__{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(KERNEL.format(times=ROUNDS[name]))
+        before = os.times()
+        outcome = self.judge(path)
+        after = os.times()
+        # Of all processes that ended and were waited for: so little depends on others' work here.
+        spent = after.children_user + after.children_system
+        spent -= before.children_user + before.children_system
+        if outcome.decision != ("ACCEPTED" if name == "kept" else "ROLLED_BACK"):
+            sys.exit(f"{name}: {outcome.decision}\n{outcome.log[-4000:]}")
+        (evidence,) = (self.folder / "records").rglob("round-2/**/evidence.json")
+        spans = json.loads(evidence.read_text())["session"]["timeline"]
+        shutil.rmtree(self.folder / "records")
+        return {
+            "round": name,
+            "decision": outcome.decision,
+            "seconds": round(outcome.seconds, 2),
+            "cpu_seconds": round(spent, 2),
+            "phases_ms": _sums(
+                (f"{span['process']}: {span['phase']}", 1e3 * (span["end"] - span["begin"]))
+                for span in spans
+            ),
+        }
+
+
+def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for key, ms in parts:
+        sums[key] = sums.get(key, 0.0) + ms
+    return {key: round(ms, 2) for key, ms in sums.items()}
+
+
+def rules_ms(costs: Path, confined_ms: float) -> dict[str, float]:
+    """Return the ms of each rule that a round's processes have written down."""
+    lines = [line.split() for line in costs.read_text().splitlines()]
+    costs.unlink()
+    confined = (("7", confined_ms) for pid in {pid for pid, rule, _ in lines if rule == "7"})
+    return _sums([*((rule, float(ms)) for _, rule, ms in lines), *confined])
+
+
+def confined_ms() -> float:
+    """Return what it takes a process to confine itself."""
+    took = []
+    for _ in range(5):
+        with tempfile.TemporaryDirectory() as scratch, tempfile.TemporaryDirectory() as hidden:
+            words = [sys.executable, "-c", CONFINED, scratch, hidden]
+            done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT)
+            took.append(float(done.stdout))
+    return statistics.median(took)
+
+
+def cost(out: Path, device: str, pairs: int, cores: str) -> None:
+    """Time rounds of five memory-bound cases with all checks and without, in turns."""
     report = Report(out, f"honesty_cost_{device}")
-    (path,) = (path for path in through_plugin.kernels(device, [name]) if path.stem == name)
     rounds: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
+    # Kernel code may write there, confined as it is.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as shared,
+    ):
+        costs, once_ms = Path(shared, "costs"), confined_ms()
         plugins = {
-            "checked": PLUGIN.format(functions=[], deciding=[]),
+            "checked": f"costs, carriers = {str(costs)!r}, {CARRIERS!r}\n{TIMED}",
             "unchecked": WITHOUT_ALL,
         }
-        benches = [(k, Ablated(Path(folder, k), device, p, cores)) for k, p in plugins.items()]
-        for number in range(pairs + 1):
+        benches = [(k, Costed(Path(folder, k), device, p, cores)) for k, p in plugins.items()]
+        for _, bench in benches:
+            bench.play("lost")
+        for number in range(pairs):
             for kind, bench in benches if number % 2 else benches[::-1]:
-                outcome = bench.judge(path)
-                if not outcome.is_right:
-                    sys.exit(f"{kind}: {outcome.decision}\n{outcome.log[-4000:]}")
-                shutil.rmtree(bench.folder / "records")
-                seconds = round(outcome.seconds, 2)
-                line = {"kind": kind, "seconds": seconds, "decision": outcome.decision}
-                print(line, flush=True)
-                rounds += [line] if number else []
-            report.add("rounds", rounds)
-    total: dict[str, Any] = {
-        kind: statistics.median(line["seconds"] for line in rounds if line["kind"] == kind)
-        for kind in plugins
-    }
-    total["more %"] = round(100 * (total["checked"] / total["unchecked"] - 1), 1)
-    report.table(f"Rounds of {name}", [total])
-    report.add("total", total)
+                for name in ROUNDS:
+                    costs.unlink(missing_ok=True)
+                    line = {"kind": kind, **bench.play(name)}
+                    if kind == "checked":
+                        line["rules_ms"] = rules_ms(costs, once_ms)
+                    print(line, flush=True)
+                    rounds.append(line)
+                    report.add("rounds", rounds)
+    report.add("shares", shares := [_share(rounds, name) for name in ROUNDS])
+    report.table("Rounds with checks and without", shares)
+    report.add("rules", rules := [*_by_rule(rounds)])
+    report.table("What each rule takes", rules)
+
+
+def _median(rounds: Iterable[Mapping[str, Any]], key: str, **which: str) -> float:
+    return statistics.median(line[key] for line in rounds if which.items() <= line.items())
+
+
+def _share(rounds: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    """Return what checks add to a round of a name, by the wall and by processors."""
+    share: dict[str, Any] = {"round": name}
+    for key, what in (("seconds", "s"), ("cpu_seconds", "CPU s")):
+        with_all, without = (
+            _median(rounds, key, round=name, kind=kind) for kind in ("checked", "unchecked")
+        )
+        share |= {f"with, {what}": with_all, f"without, {what}": without}
+        share[f"more {what} %"] = round(100 * (with_all / without - 1), 1)
+    return share
+
+
+def _by_rule(rounds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    rules = {"7", *CARRIERS[0], *CARRIERS[1]} - {""}
+    for rule in sorted(rules, key=lambda rule: (len(rule.partition("-")[0]), rule)):
+        row: dict[str, Any] = {"rule": rule}
+        for name in ROUNDS:
+            lines = (line for line in rounds if line["round"] == name and "rules_ms" in line)
+            took = [line["rules_ms"].get(rule, 0.0) for line in lines]
+            row[f"{name}, ms"] = round(statistics.median(took), 2)
+        yield row
 
 
 def main() -> int:
@@ -272,13 +488,13 @@ def main() -> int:
     parser.add_argument("--cores", default=f"0-{(os.cpu_count() or 1) - 1}")
     parser.add_argument("--names", nargs="*", default=[])
     parser.add_argument("--cost", action="store_true")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3)
     asked = parser.parse_args()
     if asked.cost:
-        cost(asked.out, asked.device, asked.pairs, (asked.names or [TIMED])[0], asked.cores)
+        cost(asked.out, asked.device, asked.pairs, asked.cores)
         return 0
     functions = [name for group in asked.off for name in GROUPS[group].split()]
-    plugin = PLUGIN.format(functions=functions, deciding=DECIDING)
+    plugin = f"functions, deciding = {functions!r}, {DECIDING!r}\n{PLUGIN}"
     lines = asked.out.read_text().splitlines() if asked.out.exists() else []
     done = {json.loads(line)["kernel"] for line in lines}
     first, last = map(int, asked.cores.split("-"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -33,6 +34,39 @@ def test_what_the_checks_are_left_out_by_finds_its_names(imported: str, tmp_path
     runs(ablation["WITHOUT_ALL"], imported, tmp_path)
 
 
+@pytest.mark.parametrize("imported", [DECIDES, RUNS_CASES])
+def test_what_carries_a_rule_is_found_and_writes_down_that_it_ran(
+    imported: str, tmp_path: Path
+) -> None:
+    """A part that is of no rule has none, and what one part calls is not counted twice."""
+    ablation = runpy.run_path(str(ROOT / "benchmarks" / "honesty_ablation.py"))
+    costs = tmp_path / "costs"
+    values = f"costs, carriers = {str(costs)!r}, {ablation['CARRIERS']!r}"
+    program = """
+def slow():
+    inside = inner[-1]
+    timed("", lambda: list(range(10)))()
+    assert inner[-1] > inside
+    yield from (1, 2)
+
+
+assert timed("8", slow)() == [1, 2]
+assert timed("13", abs, "only this")(-1) == 1
+"""
+    runs(f"{values}\n{ablation['TIMED']}\n{program}", imported, tmp_path)
+    rules = [line.split()[1] for line in costs.read_text().splitlines()]
+    assert rules == ["7"] * (imported == RUNS_CASES) + ["8"]
+
+
+def test_each_rule_of_the_page_has_what_carries_it() -> None:
+    ablation = runpy.run_path(str(ROOT / "benchmarks" / "honesty_ablation.py"))
+    page = (ROOT / "docs" / "honesty.md").read_text()
+    listed = dict(re.findall(r"^\| (\d+) \| `([\w.]+)` \|$", page, re.M))
+    assert len(listed) == 13
+    deciding, running = ablation["CARRIERS"]
+    assert listed.keys() - {"7"} <= deciding.keys() | running.keys()
+
+
 @pytest.mark.parametrize(
     ("imported", "left_out"),
     [
@@ -46,8 +80,8 @@ def test_what_an_ablation_leaves_out_finds_nothing(
     """Where it was imported by name as well."""
     ablation = runpy.run_path(str(ROOT / "benchmarks" / "honesty_ablation.py"))
     functions = [name for group in ablation["GROUPS"].values() for name in group.split()]
-    plugin = ablation["PLUGIN"].format(functions=functions, deciding=ablation["DECIDING"])
+    values = f"functions, deciding = {functions!r}, {ablation['DECIDING']!r}"
     module, name = left_out.split()
-    program = f"import pytest_kopt.{module} as module\n{plugin}\n"
+    program = f"import pytest_kopt.{module} as module\n{values}\n{ablation['PLUGIN']}\n"
     program += f"assert module.{name} is finds_nothing, module.{name}"
     runs(program, imported, tmp_path)
