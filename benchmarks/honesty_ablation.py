@@ -123,19 +123,19 @@ else:
     )
     instead = {
         "paired.arms:Arms.start_verifier": lambda *given: judge,
+        # The current best alone and the outside clock are asked above it.
+        "paired.arms:_GAIN": float("inf"),
         "paired.blocks:Blocks._look": lambda *given: BlockTime(1.0, None, 1.0, 1.0, 1.0),
         "paired.blocks:Blocks.keeps": lambda *given: None,
         "paired.blocks:Blocks.looked_at": [],
-        "paired.blocks:Blocks.seen_outside": lambda *given: (),
         "paired.comparison:Comparison.untried": "",
         "paired.credit:examine": lambda *given: Credit(),
         # Blocks are timed by the clock on the wall then.
         "processes.child:Child.inspected": None,
     }
     silent = (
-        "honesty.audit:audit paired.arms:Lane._join_alone "
-        "paired.comparison:Comparison.findings_nearby paired.comparison:Comparison.try_nearby "
-        "trials.harness:HarnessWatch.check_dependencies"
+        "honesty.audit:audit paired.comparison:Comparison.findings_nearby "
+        "paired.comparison:Comparison.try_nearby trials.harness:HarnessWatch.check_dependencies"
     )
 for name, value in (instead | dict.fromkeys(silent.split(), finds_nothing)).items():
     exchange(name, lambda function: value)
@@ -154,7 +154,7 @@ CARRIERS = (
         "3": "paired.credit:look_anew",
         "4": "paired.verifier_process:SeenBlock.see",
         "4-near": "paired.arms:Lane.try_nearby",
-        "5": "paired.credit:look_alone paired.arms:Arms.start_alone paired.blocks:Blocks.run=alone",
+        "5": "paired.credit:look_alone paired.blocks:Blocks.run=alone",
         "6": "trials.harness:HarnessWatch.check_dependencies",
         "9": "trials.harness:HarnessWatch.check",
         "10": "trials.measurements:Measurements.time_also",
