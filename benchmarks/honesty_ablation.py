@@ -167,7 +167,8 @@ CARRIERS = (
         "4": "cases.running.verifier:serve_verifier cases.running.inspected_results:hand_over "
         "cases.running.spot_checks:Spotted.keep cases.running.spot_checks:wrong_results",
         "8": "honesty.work:too_fast",
-        "12": "cases.running.steps.equal_calls:parts_of_a_batch",
+        "12": "cases.running.steps.equal_calls:parts_of_a_batch "
+        "cases.running.steps.equal_calls:same_distribution",
         "none": "cases.running.check:_take_steps cases.running.check:_after_steps",
         "": "cases.running.steps.fresh_content:fresh_content processes.served:Serve.receive",
     },
