@@ -122,9 +122,9 @@ else:
         **dict.fromkeys(("load", "kill", "end"), finds_nothing),
     )
     instead = {
-        "paired.arms:Arms.start_verifier": lambda *given: judge,
+        "paired.arms:Arms.start_judge": lambda *given: judge,
         # The current best alone and the outside clock are asked above it.
-        "paired.arms:_GAIN": float("inf"),
+        "paired.comparison:_GAIN": float("inf"),
         "paired.blocks:Blocks._look": lambda *given: BlockTime(1.0, None, 1.0, 1.0, 1.0),
         "paired.blocks:Blocks.keeps": lambda *given: None,
         "paired.blocks:Blocks.looked_at": [],
@@ -152,19 +152,19 @@ CARRIERS = (
         "2": "paired.credit:look_outside paired.credit:look_around "
         "paired.blocks:Blocks.seen_outside devices.processes:Inspected.cpu_ms",
         "3": "paired.credit:look_anew",
-        "4": "paired.verifier_process:SeenBlock.see",
-        "4-near": "paired.arms:Lane.try_nearby",
+        "4": "paired.judge:SeenBlock.see",
+        "4-near": "paired.comparison:Lane.try_nearby",
         "5": "paired.credit:look_alone paired.blocks:Blocks.run=alone",
         "6": "trials.harness:HarnessWatch.check_dependencies",
         "9": "trials.harness:HarnessWatch.check",
         "10": "trials.measurements:Measurements.time_also",
         "11": "honesty.audit:audit",
-        "13": "paired.verifier_process:Verifier.accuses",
+        "13": "paired.judge:Judge.accuses",
         "": "processes.child:Child.expect=Written",
     },
     {
         "3": "cases.running.spot_checks:Spotted.write cases.running.spot_checks:Spotted.look",
-        "4": "cases.running.verifier:serve_verifier cases.running.inspected_results:hand_over "
+        "4": "cases.running.judge_orders:serve_judge cases.running.inspected_results:hand_over "
         "cases.running.spot_checks:Spotted.keep cases.running.spot_checks:wrong_results",
         "8": "honesty.work:too_fast",
         "12": "cases.running.steps.equal_calls:parts_of_a_batch "
