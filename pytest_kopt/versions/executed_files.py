@@ -121,13 +121,12 @@ def _libraries_below(root: Path) -> set[Path]:
     """
     prefixes = (sys.prefix, sys.base_prefix, os.environ.get("TORCH_EXTENSIONS_DIR"))
     own = {Path(prefix).resolve() for prefix in prefixes if prefix}
-    libraries = set()
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        fields = line.split(maxsplit=5)
-        path = Path(fields[5]) if len(fields) == 6 else Path()
-        if "x" in fields[1] and root in path.parents and own.isdisjoint(path.parents):
-            libraries.add(path)
-    return libraries
+    mapped = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    fields = (line.split(maxsplit=5) for line in mapped)
+    # By text: paths of the hundreds of lines take twenty times as long.
+    below = f"{str(root).rstrip(os.sep)}{os.sep}"
+    code = {f[5] for f in fields if len(f) == 6 and "x" in f[1] and f[5].startswith(below)}
+    return {path for path in map(Path, code) if own.isdisjoint(path.parents)}
 
 
 def check(call: Callable[[], object], own: set[str], other: set[str], who: str) -> None:
