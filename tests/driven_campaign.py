@@ -377,15 +377,15 @@ class _Adapter:
 def made_quick(*, in_git: bool) -> Iterator[None]:
     """Spare sessions what takes most of their time: reading the same texts, looking for git."""
 
-    @functools.lru_cache(maxsize=500)
-    def parsed(text: str, where: str) -> bytes:
-        return marshal.dumps(parse_yaml(text, where))
+    def parsed(text: str, where: str) -> Any:
+        if text not in known:
+            known[text] = marshal.dumps(parse_yaml(text, where))
+        return marshal.loads(known[text])
 
     parse_yaml = documents.parse_yaml
+    known: dict[str, bytes] = {}
     with (
-        mock.patch.object(
-            documents, "parse_yaml", lambda text, where: marshal.loads(parsed(text, where))
-        ),
+        mock.patch.object(documents, "parse_yaml", parsed),
         mock.patch.object(ledger, "_ADAPTER", _Adapter),
         contextlib.nullcontext()
         if in_git
