@@ -36,9 +36,10 @@ from typing import Any, BinaryIO, NoReturn
 
 #: What is imported before the first fork: by all, and by those that decide.
 _RUNNING = (
-    *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
-    *("torch._functorch.config", "numpy.random", "tomllib", "pytest_kopt.processes.forking"),
-    *("pytest_kopt.processes.served", "pytest_kopt.cases.running.timed_versions"),
+    *("pytest", "_pytest.pytester", "torch", "triton", "torch._functorch.config"),
+    *("numpy.random", "tomllib", "xdist.remote", "pytest_kopt.plugin"),
+    *("pytest_kopt.processes.forking", "pytest_kopt.processes.served"),
+    *("pytest_kopt.cases.running.timed_versions", "pytest_kopt.cases.running.judge_orders"),
     *("pytest_kopt.cases.running.run_case", "pytest_kopt.sameness.launches"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.arguments"),
     *("pytest_kopt.versions.executed_files", "pytest_kopt.standalone.bisection"),
@@ -49,7 +50,7 @@ _DECIDING = (
     *("pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
     *("pytest_kopt.trials.pull_request.against_base", "pytest_kopt.show.exports.publish"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
-    *("git", "scipy.special", "jinja2"),
+    *("git", "scipy.special", "jinja2", "xdist.workermanage"),
 )
 #: What libraries read while they are loaded: everything forked has it so.
 _AT_IMPORT = {
@@ -348,6 +349,7 @@ def main() -> None:
     sys.path.remove(str(Path(__file__).parent))
     gc.disable()
     _import(_RUNNING)
+    _have_package_be_a_library()
     importlib.import_module("pytest_kopt.processes.channel").prepare()
     _remember_installed()
     _load_plugins()
@@ -384,6 +386,16 @@ def _import(names: Sequence[str]) -> None:
     for name in names:
         with suppress(ImportError):
             importlib.import_module(name)
+
+
+def _have_package_be_a_library() -> None:
+    """Have the plugin's modules be those of an installed package, as they are for users.
+
+    In an editable install forks would look into each of them, and copy its page.
+    """
+    libraries = importlib.import_module("pytest_kopt.libraries")
+    vars(libraries)["_ELSEWHERE"] += ("pytest_kopt",)
+    vars(libraries)["is_library"].cache_clear()
 
 
 def _remember_installed() -> None:
