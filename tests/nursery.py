@@ -351,7 +351,8 @@ def main() -> None:
     _import(_RUNNING)
     _have_package_be_a_library()
     importlib.import_module("pytest_kopt.processes.channel").prepare()
-    _remember_installed()
+    for name, remembering in installed_once().items():
+        setattr(metadata.Distribution, name, remembering)
     _load_plugins()
     _remember_plugins()
     _remember_config()
@@ -398,9 +399,11 @@ def _have_package_be_a_library() -> None:
     vars(libraries)["is_library"].cache_clear()
 
 
-def _remember_installed() -> None:
-    """Have installed packages be asked once for their entry points and files, not each session."""
+@cache
+def installed_once() -> dict[str, Any]:
+    """Return properties of distributions that read what is installed once, not each session."""
     installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    remembering = {}
     for name in ("entry_points", "files"):
         asked = vars(metadata.Distribution)[name].fget
         once = cache(lambda path, asked=asked: asked(metadata.PathDistribution(path)))
@@ -410,7 +413,8 @@ def _remember_installed() -> None:
             is_installed = path is not None and str(path).startswith(installed)
             return once(path) if is_installed else asked(package)
 
-        setattr(metadata.Distribution, name, property(answer))
+        remembering[name] = property(answer)
+    return remembering
 
 
 def _load_plugins() -> None:

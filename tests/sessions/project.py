@@ -15,11 +15,13 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from _pytest import unraisableexception
 
 from pytest_kopt.cli.main import main
 
@@ -185,7 +187,12 @@ class Project:
         """Run pytest in this process, which ends before a process of its own begins."""
         from pytest_kopt.processes.launcher import Launcher
 
-        with mock.patch.object(Launcher, "warm"):
+        with (
+            mock.patch.object(Launcher, "warm"),
+            mock.patch.multiple(metadata.Distribution, **nursery.installed_once()),
+            # What earlier tests left behind is not this session's.
+            mock.patch.object(unraisableexception, "gc_collect_harder"),
+        ):
             return self._within(lambda: pytest.main([*arguments]))
 
     def _within(self, main: Callable[[], int]) -> Run:
