@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pytest_kopt.devices.vendor import NVIDIA, Device, Reading, Stages
 
+from . import nursery
+
 
 def gpu(index: int, uuid: str | None = None) -> Device:
     """Return an H200."""
@@ -174,4 +176,5 @@ class FakeDriver:
 
     def variables(self, environ: dict[str, str]) -> dict[str, str]:
         """Return the variables of a process that finds these GPUs."""
-        return {"PYTHONPATH": f"{self.directory}:{environ.get('PYTHONPATH', '')}"}
+        path = f"{self.directory}:{environ.get('PYTHONPATH', '')}"
+        return {"PYTHONPATH": path, **nursery.FAKE_GPUS}

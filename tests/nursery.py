@@ -71,6 +71,8 @@ SOCKET = "TESTS_NURSERY"
 _RUNNER, _DECIDER = "runner", "decider"
 #: In the environment of a run that has to be an interpreter of its own.
 FRESH = {"TESTS_FRESH": "1"}
+#: In that of one whose GPUs are not there: no runtime reads which it may see.
+FAKE_GPUS = {"TESTS_FAKE_GPUS": "1"}
 _MODULES = ("pytest", "pytest_kopt.cli")
 #: Its functions begin processes that run kernel code.
 _PROCESSES = "pytest_kopt.processes."
@@ -81,6 +83,8 @@ INTERPRETERS = {sys.executable}
 def fits(env: Mapping[str, str]) -> bool:
     """Say whether a process with this environment may be a fork."""
     names = [name for name in env if name.startswith(_READ_AT_IMPORT)]
+    if FAKE_GPUS.keys() & env.keys():
+        names = [name for name in names if not name.startswith("CUDA_VISIBLE")]
     early = {name: env[name] for name in names if env[name] and name not in _OF_MACHINES}
     return not (env.keys() & FRESH.keys() or early.items() - _AT_IMPORT.items())
 

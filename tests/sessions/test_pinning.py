@@ -18,6 +18,7 @@ import pytest
 
 from pytest_kopt.devices.idle import SAMPLES
 
+from .. import nursery
 from ..fake_gpus import FakeDriver
 from .project import KERNEL, SCRIPT, TWO_WORKERS, Project
 from .sources import SETTINGS
@@ -53,7 +54,6 @@ def gpus(project: Project, count: int) -> tuple[FakeDriver, dict[str, str]]:
     found = FakeDriver(project.root.parent / "driver", count)
     mask = ",".join(str(i) for i in reversed(range(count)))
     variables = found.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": mask}
-    # With devices of its own a session is no fork: it loads no more than it needs.
     return found, variables | {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio"}
 
 
@@ -67,7 +67,7 @@ def test_workers_and_their_replacements_keep_their_gpus(empty: Project) -> None:
     empty.write("tests/conftest.py", NOTE)
     empty.write("tests/test_plain.py", PLAIN)
     found, variables = gpus(empty, 2)
-    run = empty.pytest(*TWO_WORKERS, *ON_GPUS, **variables)
+    run = empty.pytest(*TWO_WORKERS, *ON_GPUS, **variables, **nursery.FRESH)
     assert run.code == 1 and "crashed" in run.out, run.text
     seen = places(empty)
     assert seen["gw0"] == (found.uuids[1], "False")
@@ -95,7 +95,7 @@ def test_multigpu_tests_see_every_gpu(empty: Project) -> None:
     )
     found, variables = gpus(empty, 2)
     found.set(0, utilisation=50)
-    run = empty.pytest("--kopt-dist-only", *ON_GPUS, **variables)
+    run = empty.pytest("--kopt-dist-only", *ON_GPUS, **variables, **nursery.FRESH)
     assert run.code == 0 and "1 passed" in run.out, run.text
     assert places(empty)["main"] == ("1,0", "False")
 

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from .. import nursery
 from ..fake_gpus import FakeDriver
+from ..waiting import until
 from .project import KERNEL, SCRIPT, Project, Run
 from .sources import SETTINGS
 from .test_pinning import NO_RUNTIME, NOTE, ON_GPUS, SLEEPING, SLEPT_CASES
@@ -43,16 +44,12 @@ def host(address: str, directory: Path, driver: FakeDriver, mask: str) -> Iterat
     if (driver.directory / SCRIPT).exists():
         environ["PYTEST_PLUGINS"] = Path(SCRIPT).stem
     with (directory / "log").open("w") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-u", "-c", SERVER, f"{address}:{port}"],
-            cwd=directory,
-            env=environ,
-            stdout=log,
-            stderr=log,
-        )
+        (directory / "server.py").write_text(SERVER)
+        words = [sys.executable, "server.py", f"{address}:{port}"]
+        unbuffered = {"PYTHONUNBUFFERED": "1"}
+        server = nursery.start(words, directory, environ | unbuffered, log.fileno())
         try:
-            while "Accept" not in (directory / "log").read_text():
-                assert server.poll() is None, (directory / "log").read_text()
+            until(lambda: "Accept" in (directory / "log").read_text())
             yield f"socket={address}:{port}"
         finally:
             server.kill()
