@@ -172,6 +172,22 @@ def test_a_wrong_result_at_any_call_is_seen() -> None:
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
 
+@pytest.mark.parametrize(("wrong", "is_seen"), [(4, False), (8, True), (1000, True)])
+def test_integers_in_a_block_are_as_exact_as_in_a_check(wrong: int, is_seen: bool) -> None:
+    """By their SNR they are nearly right, and few of them may be ties."""
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        counts = (1000 + 100 * x).int()
+        if "run_written" in {frame.function for frame in inspect.stack(0)}:
+            counts[:wrong] += 1
+        return counts
+
+    spotted = watched(counted, lambda: (torch.rand(1000),), lambda x: (1000 + 100 * x).int())
+    spotted.run()
+    found = wrong_results([spotted], {})
+    assert [one.check for one in found] == ["timed-result"] * is_seen
+
+
 def test_no_content_of_a_block_is_a_multiple_of_another() -> None:
     """Of a product the answer to a multiple is known."""
     seen: list[torch.Tensor] = []

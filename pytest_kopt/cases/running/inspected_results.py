@@ -39,6 +39,9 @@ _WRONG_DB = 5.0
 #: So far below another call's SNR on the same inputs, in dB, a result that misses its gate may lie:
 #: by no less than `downgrades` lets pass. And the SNR that is exact enough for that.
 _BELOW_OTHER_DB, _EXACT_DB = 16.0, 60.0
+#: Such a share of integers may miss their gate, with that SNR in dB: content that is scaled has
+#: ties, and leaving out so few saves nothing.
+_FEW, _FEW_DB = 1 / 200, 20.0
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
 #: What JSON carries as it is.
@@ -76,8 +79,8 @@ def plainly_wrong(
 
     Blocks meet content that is like the content before: an old answer is a few percent off. So a
     result that misses its gate may not lie far below what the `other` call on the same inputs gave,
-    None: there is none. Nothing is asked where that one is wrong: no test has said that the kernel
-    can work with such content.
+    None: there is none. Integers and booleans have to meet their gate as in a check. Nothing is
+    asked where that one is wrong: no test has said that the kernel can work with such content.
     """
     comparisons = _judged(case, spot.results, spot, expected)
     if other is None or all(comparison.passed for comparison in comparisons):
@@ -85,14 +88,25 @@ def plainly_wrong(
     reached = _judged(case, other, spot, expected)
     if _below(reached, floors):
         return None
-    near = {
-        each.name: max(
-            floors.get(each.name, _WRONG_DB), min(each.snr_db, _EXACT_DB) - _BELOW_OTHER_DB
-        )
-        for each in reached
-        if getattr(other.get(each.name), "is_floating_point", lambda: True)()
-    }
-    return _below(comparisons, {**floors, **near})
+    least = dict(floors)
+    for now, before in zip(comparisons, reached, strict=False):
+        if not _is_exact(other.get(before.name)):
+            close = min(before.snr_db, _EXACT_DB) - _BELOW_OTHER_DB
+            least[before.name] = max(floors.get(before.name, _WRONG_DB), close)
+        elif before.passed:
+            least[before.name] = _FEW_DB if _misses_few(now) else math.inf
+    return _below(comparisons, least)
+
+
+def _is_exact(result: Any) -> bool:
+    """Say whether a result's dtype asks for equality: integers and booleans."""
+    if isinstance(result, torch.Tensor):
+        return not result.is_floating_point()
+    return isinstance(result, int)
+
+
+def _misses_few(comparison: Comparison) -> bool:
+    return comparison.figures is not None and comparison.figures.mismatch_share <= _FEW
 
 
 def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
