@@ -50,9 +50,10 @@ _LOSS_LEVEL, _ACCUSING_LEVEL = 0.05, 0.005
 #: A call of a GPU takes some µs more where its content was just written, as the cache gives that
 #: back: so much of a gain may not be there then.
 _ANEW_SHARE = 1 / 6
-#: The times of a row and of a call near the declared shape are those of few calls by a clock that
-#: others on the machine disturb: they count where the candidate takes so many times as long there.
-_LOST_TIMES = 8.0
+#: A row, and a call of a trial, is of another process and of few calls: it counts where the
+#: candidate takes so many times as long there. A row is of another hour. A trial calls both
+#: versions in turn; on a GPU it has their launches as well, which a block leaves out.
+_LOST_ROW, _LOST_TRIAL, _LOST_LAUNCHES = 4.0, 3.0, 8.0
 #: So much of the counted time may pass elsewhere.
 _MOVED_LEAST = 0.02
 #: So many times as long as around the current best's blocks next to it, and as around those of the
@@ -354,13 +355,17 @@ def lost_elsewhere(
     """
     found: dict[str, list[tuple[float, float]]] = {}
     beside = best_ms(replicas, "step")
-    factors = [(nodeid, rows[nodeid] / ms) for nodeid, ms in beside.items() if rows.get(nodeid)]
+    factors = [
+        (nodeid, rows[nodeid] / ms, _LOST_ROW) for nodeid, ms in beside.items() if rows.get(nodeid)
+    ]
     for trial in tried:
         if trial.nodeid in beside and {CANDIDATE, INCUMBENT} <= trial.declared_seconds.keys():
             seconds = trial.declared_seconds
-            factors.append((trial.nodeid, seconds[CANDIDATE] / seconds[INCUMBENT]))
-    for nodeid, factor in factors:
-        if factor > _LOST_TIMES:
+            is_host = replicas[0][trial.nodeid].engine == "wall"
+            least = _LOST_TRIAL if is_host else _LOST_LAUNCHES
+            factors.append((trial.nodeid, seconds[CANDIDATE] / seconds[INCUMBENT], least))
+    for nodeid, factor, least in factors:
+        if factor > least:
             found.setdefault(nodeid, []).append((factor * beside[nodeid], beside[nodeid]))
     return found
 

@@ -7,6 +7,7 @@ candidate has to have it as well.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import random
 import time
@@ -340,7 +341,8 @@ def time_shape(
 ) -> None:
     """Time the versions at a shape that all are right at, and in the same way at the case's own.
 
-    All take turns; the least time of a forward call counts.
+    All take turns at one shape, then at the other, so that what a version keeps for the last shape
+    stays; the least time of a forward call counts.
     """
     cases = near, case
     inputs = [
@@ -348,10 +350,11 @@ def time_shape(
         for c in cases
     ]
     synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
-    turns = [(place, name) for name in tried.outcomes for place in range(len(cases))]
-    times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
-    for number in range(2 * _PAIRS):
-        for place, name in turns if number % 2 else reversed(turns):
+    times: dict[tuple[int, str], list[float]] = {
+        (place, name): [] for place in range(len(cases)) for name in tried.outcomes
+    }
+    for place, number in itertools.product(range(len(cases)), range(2 * _PAIRS)):
+        for name in tried.outcomes if number % 2 else reversed(tried.outcomes):
             inputs[place].restore()
             synchronize()
             start = time.perf_counter()
