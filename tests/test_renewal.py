@@ -389,6 +389,38 @@ def test_the_first_calls_of_a_block_run_alone_on_content_of_their_own() -> None:
         assert Numbered.forwards == before + ran, "each backward goes over its forward's graph"
 
 
+@pytest.mark.parametrize("domain", [(), ("moderate values",)])
+def test_weights_are_new_in_each_block_and_the_same_for_its_calls(domain: tuple[str, ...]) -> None:
+    """What tells them by their address, by samples or by the sum of their bits has old ones."""
+    table = torch.linspace(1, 2, 64)
+
+    def inputs() -> tuple[torch.Tensor, ...]:
+        return torch.randn(64), torch.randn(64), table.clone(), torch.randperm(64)
+
+    case = declare(
+        *("t.py::test_it", "single", torch.add),
+        inputs=inputs,
+        reference=torch.add,
+        dims={"n": 64},
+        weights=(1, 2, 3),
+        domain=domain,
+    )
+    sets = dict(enumerate(input_sets([case], 0, range(SETS))))
+    drawn = [weight.clone() for weight in sets[0][1:]]
+    block = Content([case], sets, SETS)
+    seen, sums, version = set[bytes](), set[float](), -1
+    for seed in range(16):
+        block.write(seed, "candidate")
+        _, weight, *kept = sets[0]
+        assert all(arguments[1] is weight for arguments in sets.values())
+        assert [*map(content, kept)] == [*map(content, drawn[1:])]
+        assert (weight._version > version) or (domain and seed)
+        version = weight._version
+        seen.add(content(weight))
+        sums.add(float(weight.sort().values.double().sum()))
+    assert (len(seen), len(sums)) == ((1, 1) if domain else (16, 2))
+
+
 @pytest.mark.parametrize("size", [64, 1 << 17])
 def test_numbers_that_a_case_draws_are_new_in_every_call(size: int) -> None:
     """A memo by the seed of a mask would answer in each block after the first."""

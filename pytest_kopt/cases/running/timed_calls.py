@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.autograd.graph import increment_version
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
+from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.honesty.renewal import Places, Renewal
-from pytest_kopt.numerics.nested import backward, contents, fresh_copies, mapped, tensors
+from pytest_kopt.numerics.nested import backward, contents, fresh_copies, mapped, same_bits, tensors
 
 #: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
 _MOST_DRAWN = 1 << 20
@@ -157,7 +159,8 @@ class Content:
 
         Content is drawn where that takes no time, and where it is more than floating-point tensors:
         integers, masks, generators, a seed. Other content is what is there now, scaled, with a few
-        elements exchanged. A call that `is_captured` has its numbers for good.
+        elements exchanged. A call that `is_captured` has its numbers and weights for good. Those of
+        all others are new as well in each block, and the same for all of its calls.
         """
         self._cases, self._sets = cases, sets
         case = cases[0]
@@ -165,6 +168,8 @@ class Content:
         #: Whether no two arms meet the same.
         self.is_free = _is_free(case, [*sets.values()]) and not self._numbers
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
+        self._weights = [] if is_captured else _drawn_weights(case, next(iter(sets.values())))
+        self._weight_renewal = Renewal(self._weights, in_order=case.keeps_order)
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
         if self.is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
@@ -183,18 +188,35 @@ class Content:
     def write(self, seed: int, arm: str, calls: int = 0) -> None:
         """Write the content of an arm's block into all sets, or those of its first calls."""
         places = _places(seed, arm)
+        self._write_weights(seed, arm, places)
         for number in [*self._sets][: calls or None]:
-            self.write_one(number, seed, arm, places)
+            self._write_set(number, seed, arm, places)
 
-    def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
-        """Write the content of an arm's block into one set, of which all have `places` in common.
+    def write_one(self, number: int, seed: int, arm: str) -> None:
+        """Write the content of an arm's block into one set, and what it shares with the others."""
+        places = _places(seed, arm)
+        self._write_weights(seed, arm, places)
+        self._write_set(number, seed, arm, places)
+
+    def _write_weights(self, seed: int, arm: str, places: Places) -> None:
+        """Write a block's weights as an optimiser's step does: their versions move.
+
+        Two factors scale them, so that half of the blocks find those of the block before with a few
+        elements exchanged: what tells weights apart by samples or sums takes them for the same.
+        """
+        self._weight_renewal.write(derive(seed, arm, "weights") % 2, places)
+        for weight in self._weights:
+            increment_version(weight)
+
+    def _write_set(self, number: int, seed: int, arm: str, places: Places) -> None:
+        """Write the activations of one set.
 
         Arms get content of their own: results of another's block must be no answers. Values that
         are not floating-point can determine the amount of work: there the arms get the same.
         """
         set_seed = derive(seed, arm if self.is_free else "", f"content {number}")
         if self._renewals:
-            self._renewals[number].write(set_seed, places or _places(seed, arm))
+            self._renewals[number].write(set_seed, places)
             return
         case, arguments = self._cases[number % len(self._cases)], self._sets[number]
         drawn = make_inputs(case, set_seed)
@@ -259,6 +281,23 @@ def _drawn_numbers(case: Case, arguments: Sequence[Any]) -> list[int]:
     ]
     first, *draws = [make_inputs(case, seed) for seed in range(_DRAWS)] if numbers else [()]
     return [p for p in numbers if any(draw[p] != first[p] for draw in draws)]
+
+
+def _drawn_weights(case: Case, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the floating-point weights that differ from seed to seed, as a check changes these.
+
+    A case whose values may not be scaled keeps its weights.
+    """
+    places = {*case.weights}.difference(case.rewritten)
+    if not places or RENEWED.excluded_by in case.domain:
+        return []
+    others = {*range(len(arguments))} - places
+    draws = (arguments, make_inputs(case, 0), make_inputs(case, 1))
+    return [
+        held
+        for held, one, other in zip(*(inputs.activations(d, others) for d in draws), strict=False)
+        if held.is_floating_point() and not same_bits(one, other)
+    ]
 
 
 def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
