@@ -192,6 +192,12 @@ def places(count: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randint(stretch, begins.shape, generator=generator).add_(begins)
 
 
+def in_columns(places: torch.Tensor, width: int) -> torch.Tensor:
+    """Return places of rows of a width, each pair of them moved into one column."""
+    one, other = places[: len(places) // 2 * 2].view(2, -1)
+    return torch.cat([one, other - other % width + one % width])
+
+
 @functools.lru_cache(64)
 def _stretches(count: int) -> tuple[int, torch.Tensor]:
     """Return the length of the stretches of a flat tensor, and where each of them begins."""

@@ -57,11 +57,19 @@ class Places:
 class Renewal:
     """Writes content that follows from a seed into tensors, behind autograd's back."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor], *, in_order: bool = False) -> None:
+    def __init__(
+        self,
+        tensors: Iterable[torch.Tensor],
+        *,
+        in_order: bool = False,
+        in_columns: bool = False,
+    ) -> None:
         """Take the floating-point ones as they are now; integers can be a structure.
 
-        With `in_order`, and in what says everything twice, elements keep their places.
+        With `in_order`, and in what says everything twice, elements keep their places; with
+        `in_columns` they change places with others of their column.
         """
+        self._in_columns = in_columns
         floats = [inputs.once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
         self._origins = [(tensor, tensor.clone()) for tensor in floats]
         self._mixed = [
@@ -84,7 +92,10 @@ class Renewal:
             else:
                 tensor.copy_(origin)
         for tensor in self._mixed:
-            inputs.exchange(tensor, places.among(tensor))
+            drawn = places.among(tensor)
+            if self._in_columns and tensor.ndim > 1:
+                drawn = inputs.in_columns(drawn, tensor.shape[-1])
+            inputs.exchange(tensor, drawn)
 
 
 def poison_freed(like: Iterable[torch.Tensor]) -> None:

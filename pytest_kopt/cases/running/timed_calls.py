@@ -169,7 +169,7 @@ class Content:
         self.is_free = _is_free(case, [*sets.values()]) and not self._numbers
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         self._weights = [] if is_captured else _drawn_weights(case, next(iter(sets.values())))
-        self._weight_renewal = Renewal(self._weights, in_order=case.keeps_order)
+        self._weight_renewal = Renewal(self._weights, in_order=case.keeps_order, in_columns=True)
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
         if self.is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
@@ -202,7 +202,7 @@ class Content:
         """Write a block's weights as an optimiser's step does: their versions move.
 
         Two factors scale them, so that half of the blocks find those of the block before with a few
-        elements exchanged: what tells weights apart by samples or sums takes them for the same.
+        elements of columns exchanged: by samples and sums, also of wider words, they are the same.
         """
         self._weight_renewal.write(derive(seed, arm, "weights") % 2, places)
         for weight in self._weights:
