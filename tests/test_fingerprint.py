@@ -286,6 +286,28 @@ def test_a_new_module_that_hides_one_of_the_deciding_process_is_an_edit(
     assert finding.message == f"{name} was added" and finding.rejects
 
 
+@pytest.mark.parametrize("name", ["fast-1.dist-info", "tests/Fast.EGG-INFO"])
+def test_a_new_plugin_that_metadata_of_the_project_names_is_an_edit(root: Path, name: str) -> None:
+    """The deciding process loads it, as it would an installed one."""
+    before = take(root)
+    (root / "fast.py").write_text("")
+    for each, group in ((name, "pytest11"), ("other.egg-info", "console_scripts")):
+        (root / each).mkdir()
+        (root / each / "entry_points.txt").write_text(f"[{group}]\nfast = fast:main\n")
+    added = {finding.message for finding in edits(before, take(root))}
+    assert added == {f"{name}/entry_points.txt was added", "fast.py was added"}
+
+
+def test_plugins_of_an_environment_in_the_project_are_no_edit(root: Path) -> None:
+    metadata = root / "venv/lib/site-packages/fast-1.dist-info"
+    metadata.mkdir(parents=True)
+    folders = (root, metadata.parent)
+    before = Harness(root, ("tests/ops/test_gemm.py",), ("project/kernels",), folders)
+    first = before.take({}, {})
+    (metadata / "entry_points.txt").write_text("[pytest11]\nfast = fast\n")
+    assert [*edits(first, before.take({}, {}))] == []
+
+
 def test_a_kernel_may_be_called_like_a_module(tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("def push(x): return x\n")
     (tmp_path / "test_q.py").write_text("from queue import push\n")

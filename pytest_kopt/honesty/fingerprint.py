@@ -10,6 +10,8 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import Distribution
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,14 @@ class Harness:
         root, finder = self.root, self._finder()
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
-        start += [path for name in self.plugins for path in finder.files(name)]
+        declared = {
+            path: names
+            for folder in finder.folders
+            for path, names in declared_plugins(folder)
+            if finder.is_ours(path)
+        }
+        named = (*self.plugins, *chain.from_iterable(declared.values()))
+        start += [path for name in named for path in finder.files(name)]
         needed = self._needed(finder)
         harness = finder.reached(start, self._is_kernel)
         harness = {path for path in harness if self._is_harness(path, conftests, finder)}
@@ -110,6 +119,7 @@ class Harness:
             is_read = not harness.isdisjoint(map(root.joinpath, authors))
             harness |= {root / name} if is_read and not self._is_kernel(root / name) else set()
         harness |= {path for path in hiding(finder.folders) if not self._is_kernel(path)}
+        harness |= declared.keys()
         files = {self._name(path) for path in harness if not self._is_ignored(path)}
         files.update(recorded)
         needed_names = {"", *map(self._name, needed)}
@@ -228,6 +238,18 @@ def hiding(folders: Iterable[Path]) -> Iterator[Path]:
             name = path.stem if path.parent == folder else path.parent.name
             if name in sys.stdlib_module_names or name in _IMPORTED:
                 yield path
+
+
+def declared_plugins(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the metadata in a folder that names plugins of pytest's, with the plugins' modules.
+
+    Where the folder is on sys.path the controller loads these before kopt is asked.
+    """
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.lower().endswith((".dist-info", ".egg-info")):
+            points = Distribution.at(path).entry_points.select(group="pytest11")
+            if names := [point.module for point in points]:
+                yield path / "entry_points.txt", names
 
 
 def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
