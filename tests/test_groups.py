@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
+from pytest_kopt.cases.groups import (
+    Groups,
+    find_groups,
+    redrawn,
+    uneven_cases,
+    with_steady_groups,
+)
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, Bench
 from pytest_kopt.cases.running.check import CheckedCase, check_case
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.timed_calls import input_set, input_sets
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
@@ -180,11 +187,21 @@ def test_a_case_of_another_schema_names_its_sizes() -> None:
 def test_any_groups_and_rows_can_be_drawn(count: int, rows: int, name: str) -> None:
     sizes = Groups({}, (rows, *[0] * (count - 1)), 1).drawn(name)
     assert (len(sizes), sum(sizes)) == (count, rows)
-    if name != "uniform" and count > 1:
+    if name not in ("uniform", "random") and count > 1:
         assert 0 in sizes
     if name == "one_expert":
         assert 2 * max(sizes) >= rows
     assert all(size % 8 == 0 for size in Groups({}, (64, 8), 8).drawn(name))
+
+
+def test_timed_sets_have_sizes_with_and_without_an_empty_group() -> None:
+    """A kernel that knows patterns by their empty group is fast for no other sizes."""
+    cases = uneven_cases(case_of(by_sizes, inputs=inputs(lambda: torch.tensor([16] * 4))))
+    for seed in range(9):
+        sizes = [arguments[2] for arguments in input_sets(cases, seed, range(4))]
+        assert sum(int(each.min()) > 0 for each in sizes) == 2
+    firsts = {int(input_set(cases, seed, 0)[2].min()) > 0 for seed in range(9)}
+    assert firsts == {True, False}
 
 
 def test_a_timed_set_keeps_its_sizes() -> None:

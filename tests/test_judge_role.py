@@ -42,9 +42,9 @@ from pytest_kopt.cases.replies import (
     Reply,
     Timed,
 )
-from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.cases.running.judge_orders import serve_judge
+from pytest_kopt.cases.running.timed_calls import input_set
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -362,7 +362,7 @@ def _repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def pool(cases: list[Case], bench: Bench, seed: int, *_: object) -> InputPool:
         numbers = range(max(2, len(cases)))
-        return InputPool([make_inputs(cases[i % len(cases)], seed + i) for i in numbers], 0, 0)
+        return InputPool([input_set(cases, seed, i) for i in numbers], 0, 0)
 
     def prepare(
         option: str, device: str, is_interpreted: bool, calls: Any, before: Any, **_: Any

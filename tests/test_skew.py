@@ -32,7 +32,9 @@ def test_every_distribution(count: int, total: int, name: str, seed: int) -> Non
     assert sizes.shape == (count,)
     assert int(sizes.min()) >= 0
     assert torch.equal(sizes, drawn(count, total, name, seed)), "the generator decides"
-    if name != "uniform":
+    if name in ("uniform", "random"):
+        assert int(sizes.min()) >= 1 or total < count, "no group is empty"
+    else:
         assert int((sizes == 0).sum()) >= 1, "one group is empty"
     routed, factor = DISTRIBUTIONS[name]
     if factor is None:
@@ -56,10 +58,11 @@ def test_one_expert_has_half_of_the_tokens(count: int, total: int, seed: int) ->
 
 
 def test_routing_is_skewed_and_drawn_anew() -> None:
-    one, other = (drawn(16, 4096, "top1_cf1.25", seed) for seed in (1, 2))
-    assert not torch.equal(one, other)
-    kept = one[one > 0]
-    assert int(kept.max()) > 2 * int(kept.min())
+    for name in ("top1_cf1.25", "random"):
+        one, other = (drawn(16, 4096, name, seed) for seed in (1, 2))
+        assert not torch.equal(one, other)
+        kept = one[one > 0]
+        assert int(kept.max()) > 2 * int(kept.min())
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,13 @@ def with_steady_groups(case: Case) -> Case:
 
 
 def uneven_cases(case: Case) -> list[Case]:
-    """Return a grouped case with group sizes of each skewed distribution, kept between calls."""
+    """Return a grouped case with group sizes of skewed distributions, kept between calls.
+
+    Half of them are random: by an empty group a kernel knows the others.
+    """
     steady = with_steady_groups(case)
-    return [redrawn(steady, name) for name in SKEWED]
+    names = [name for name in SKEWED if name != "random"]
+    return [redrawn(steady, each) for name in names for each in ("random", name)]
 
 
 def has_skew(case: Case) -> bool:

@@ -16,7 +16,10 @@ DISTRIBUTIONS: dict[str, tuple[int, float | None]] = {
     "top2_cf1.0": (2, 1.0),
     "top1_cf1.25": (1, 1.25),
     "one_expert": (1, None),
+    "random": (1, None),
 }
+#: Those in which no group is empty while there are tokens.
+_FULL = ("uniform", "random")
 _HEAVY_SHARE = 0.5
 
 
@@ -31,7 +34,8 @@ def skewed_groups(
     """Return the number of rows of every group: int64, shape (groups,), on the CPU.
 
     `uniform` deals the tokens out evenly (the first groups get the remainder) and leaves no group
-    empty while there are tokens. In the others one group, drawn at random, is empty. `top2_cf1.0`
+    empty while there are tokens. `random` cuts the tokens at random places, and leaves none empty
+    either. In the others one group, drawn at random, is empty. `top2_cf1.0`
     and `top1_cf1.25` route every token to its best 2 (1) of the other groups, by random scores with
     an expert bias. They drop what exceeds a group's capacity ceil(factor * k * tokens / groups).
     `one_expert` gives one group at least half of the tokens and spreads the rest. With `rows` the
@@ -64,8 +68,8 @@ def filled_groups(groups: int, rows: int, distribution: str) -> torch.Tensor:
     import torch
 
     experts = DISTRIBUTIONS[distribution][0]
-    if distribution == "uniform" or groups < 2:
-        return skewed_groups(groups, rows, "uniform")
+    if distribution in _FULL or groups < 2:
+        return skewed_groups(groups, rows, distribution if distribution in _FULL else "uniform")
     if groups == 2:
         return torch.tensor([rows, 0])[torch.randperm(2)]
     if rows < experts:
@@ -82,14 +86,17 @@ def _routed(
         raise BadInput(
             f"distribution is {distribution!r}", where="skewed_groups", legal=DISTRIBUTIONS
         )
-    least = 1 if distribution == "uniform" else 3
+    least = 1 if distribution in _FULL else 3
     if groups < least or tokens < 0:
         raise BadInput(
             f"{groups} groups and {tokens} tokens",
             where=f"skewed_groups({distribution!r})",
             legal=f"at least {least} groups and 0 tokens",
         )
-    if distribution == "uniform":
+    if distribution == "random" and tokens >= groups:
+        cuts = torch.randperm(tokens - 1, generator=generator)[: groups - 1].sort().values + 1
+        return torch.cat([cuts, torch.tensor([tokens])]).diff(prepend=torch.tensor([0]))
+    if distribution in _FULL:
         share, rest = divmod(tokens, groups)
         return torch.full((groups,), share) + (torch.arange(groups) < rest)
     order = torch.randperm(groups, generator=generator)

@@ -103,7 +103,7 @@ def test_a_gain_has_to_be_there_with_uneven_groups(uniform: Project) -> None:
     assert under["metric"].endswith("under skew") and under["low_pct"] > 20
     summary = (uniform.campaign / "rounds/round-3/summary.md").read_text()
     (said,) = [line for line in summary.splitlines() if ROBUSTNESS in line]
-    assert "one_expert, top1_cf1.25, top2_cf1.0, uniform; gain under skew " in said
+    assert "one_expert, random, top1_cf1.25, top2_cf1.0, uniform; gain under skew " in said
     assert said.endswith("×")
     pairs = (uniform.campaign / "rounds/round-3/artifacts/pairs.csv").read_text()
     assert ",uneven," in pairs

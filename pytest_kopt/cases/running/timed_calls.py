@@ -10,6 +10,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.autograd.graph import increment_version
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.groups import find_groups
 from pytest_kopt.cases.order import Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
 from pytest_kopt.devices.states import WARM
@@ -301,19 +302,20 @@ def _drawn_weights(case: Case, arguments: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def input_set(cases: Sequence[Case], seed: int, number: int) -> tuple[Any, ...]:
-    """Draw the input set of a number, from `cases` in turn."""
-    return make_inputs(cases[number % len(cases)], seed + number)
+    """Draw the input set of a number, from `cases` in turn; the seed says which comes first."""
+    return make_inputs(cases[(seed + number) % len(cases)], seed + number)
 
 
 def input_sets(cases: Sequence[Case], seed: int, numbers: Iterable[int]) -> list[tuple[Any, ...]]:
     """Draw the input sets of these numbers, from `cases` in turn; weights are those of set 0.
 
     A model calls its kernel with the same weights in every step. Each set has its own copy of the
-    inputs that calls write to.
+    inputs that calls write to, and group sizes of its own where there are several cases.
     """
-    case = cases[0]
+    case, first = cases[0], input_set(cases, seed, 0)
     shared = {*case.weights}.difference(case.rewritten)
-    first = make_inputs(case, seed)
+    if len(cases) > 1:
+        shared -= find_groups(case, first).layouts.keys()
 
     def drawn(number: int) -> tuple[Any, ...]:
         arguments = input_set(cases, seed, number)
