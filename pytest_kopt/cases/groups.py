@@ -120,8 +120,8 @@ def uneven_cases(case: Case) -> list[Case]:
     Half of them are random: by an empty group a kernel knows the others.
     """
     steady = with_steady_groups(case)
-    names = [name for name in SKEWED if name != "random"]
-    return [redrawn(steady, each) for name in names for each in ("random", name)]
+    patterns = [name for name in SKEWED if name != "random"]
+    return [redrawn(steady, name) for pattern in patterns for name in ("random", pattern)]
 
 
 def has_skew(case: Case) -> bool:

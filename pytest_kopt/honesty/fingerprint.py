@@ -243,7 +243,7 @@ def hiding(folders: Iterable[Path]) -> Iterator[Path]:
 def declared_plugins(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Yield the metadata in a folder that names plugins of pytest's, with the plugins' modules.
 
-    Where the folder is on sys.path the controller loads these before kopt is asked.
+    The controller loads them before kopt is asked, if the folder is on sys.path.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.lower().endswith((".dist-info", ".egg-info")):

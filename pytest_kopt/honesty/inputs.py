@@ -194,8 +194,8 @@ def places(count: int, generator: torch.Generator) -> torch.Tensor:
 
 def in_columns(places: torch.Tensor, width: int) -> torch.Tensor:
     """Return places of rows of a width, each pair of them moved into one column."""
-    one, other = places[: len(places) // 2 * 2].view(2, -1)
-    return torch.cat([one, other - other % width + one % width])
+    first, second = places[: len(places) // 2 * 2].view(2, -1)
+    return torch.cat([first, second - second % width + first % width])
 
 
 @functools.lru_cache(64)

@@ -202,8 +202,8 @@ class Content:
     def _write_weights(self, seed: int, arm: str, places: Places) -> None:
         """Write a block's weights as an optimiser's step does: their versions move.
 
-        Two factors scale them, so that half of the blocks find those of the block before with a few
-        elements of columns exchanged: by samples and sums, also of wider words, they are the same.
+        Two factors scale them: half of the blocks find those of the block before, with a few
+        elements of columns exchanged. Samples and sums of words are the same then.
         """
         self._weight_renewal.write(derive(seed, arm, "weights") % 2, places)
         for weight in self._weights:
@@ -292,12 +292,14 @@ def _drawn_weights(case: Case, arguments: Sequence[Any]) -> list[torch.Tensor]:
     places = {*case.weights}.difference(case.rewritten)
     if not places or RENEWED.excluded_by in case.domain:
         return []
-    others = {*range(len(arguments))} - places
+    activations = {*range(len(arguments))} - places
     draws = (arguments, make_inputs(case, 0), make_inputs(case, 1))
     return [
-        held
-        for held, one, other in zip(*(inputs.activations(d, others) for d in draws), strict=False)
-        if held.is_floating_point() and not same_bits(one, other)
+        weight
+        for weight, first, second in zip(
+            *(inputs.activations(drawn, activations) for drawn in draws), strict=False
+        )
+        if weight.is_floating_point() and not same_bits(first, second)
     ]
 
 
