@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, WEIGHT_BITS
 from pytest_kopt.cases.protocol import Write
 from pytest_kopt.cases.replies import Reply, Written
 from pytest_kopt.devices.vendor import Reading
@@ -187,4 +187,7 @@ def test_a_block_of_one_call_comes_after_one_of_few_next_to_the_incumbent_alone(
     for arm in (CANDIDATE, ALONE):
         asked = [(order.way, order.calls) for order in arms[arm].orders]
         assert asked == [(0, 3), (1, 2), (0, 1), (1, 1)] * (len(asked) // 4)
+        # The weights are those of the block before, and the content is new.
+        for few, one in zip(arms[arm].orders[::4], arms[arm].orders[2::4], strict=True):
+            assert few.seed >> WEIGHT_BITS == one.seed >> WEIGHT_BITS and few.seed != one.seed
     assert arms[INCUMBENT].orders == arms[PLACEBO].orders == []

@@ -292,6 +292,10 @@ def fresh_session_seed() -> int:
     return secrets.randbits(63)
 
 
+#: Blocks whose seeds differ in these last bits alone have the same weights.
+WEIGHT_BITS = 31
+
+
 def derive(session_seed: int, nodeid: str, purpose: str) -> int:
     """Return the seed of one purpose of one case (63 bits of a SHA-256)."""
     digest = hashlib.sha256(f"{session_seed}:{nodeid}:{purpose}".encode()).digest()

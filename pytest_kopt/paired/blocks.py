@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, WEIGHT_BITS
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Timed, Written
 from pytest_kopt.devices.vendor import LOCKED, Reading
@@ -231,11 +231,12 @@ class Blocks:
     def singles(self) -> list[Quad]:
         """Compare the candidate with the incumbent alone by blocks of one call, on the CPU.
 
-        Each comes after a block of few calls, which warms up.
+        Each comes after a block of few calls with the same weights: a transform of these that a
+        version keeps is there.
         """
 
         def single(arm: str, seed: int) -> BlockTime:
-            self.run(arm, self._drawn(), first=_WARMING)
+            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
             return self.run(arm, seed, first=1)
 
         return [self._lap((CANDIDATE, ALONE), single) for _ in range(_SINGLE_LAPS)]

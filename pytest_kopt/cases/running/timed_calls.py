@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import find_groups
-from pytest_kopt.cases.order import Bench, derive
+from pytest_kopt.cases.order import WEIGHT_BITS, Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
@@ -171,6 +171,7 @@ class Content:
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         self._weights = [] if is_captured else _drawn_weights(case, next(iter(sets.values())))
         self._weight_renewal = Renewal(self._weights, in_order=case.keeps_order, in_columns=True)
+        self._step: tuple[int, str] | None = None
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
         if self.is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
@@ -189,23 +190,27 @@ class Content:
     def write(self, seed: int, arm: str, calls: int = 0) -> None:
         """Write the content of an arm's block into all sets, or those of its first calls."""
         places = _places(seed, arm)
-        self._write_weights(seed, arm, places)
+        self._write_weights(seed >> WEIGHT_BITS, arm)
         for number in [*self._sets][: calls or None]:
             self._write_set(number, seed, arm, places)
 
     def write_one(self, number: int, seed: int, arm: str) -> None:
         """Write the content of an arm's block into one set, and what it shares with the others."""
-        places = _places(seed, arm)
-        self._write_weights(seed, arm, places)
-        self._write_set(number, seed, arm, places)
+        self._write_weights(seed >> WEIGHT_BITS, arm)
+        self._write_set(number, seed, arm, _places(seed, arm))
 
-    def _write_weights(self, seed: int, arm: str, places: Places) -> None:
+    def _write_weights(self, step: int, arm: str) -> None:
         """Write a block's weights as an optimiser's step does: their versions move.
+
+        Those of the step before stay as they are.
 
         Two factors scale them: half of the blocks find those of the block before, with a few
         elements of columns exchanged. Samples and sums of words are the same then.
         """
-        self._weight_renewal.write(derive(seed, arm, "weights") % 2, places)
+        if (step, arm) == self._step:
+            return
+        self._step = step, arm
+        self._weight_renewal.write(derive(step, arm, "weights") % 2, _places(step, arm))
         for weight in self._weights:
             increment_version(weight)
 
