@@ -25,13 +25,13 @@ class TwoBlocks:
         self.arms: list[str] = []
         self.times: list[float] = []
         self.findings: list[object] = []
-        self._orders: list[Order] = [Prepare()]
+        self._orders: list[Order] = [Prepare([4, 4])]
 
     def send(self, reply: Reply) -> None:
         match reply:
-            case Prepared(engine, sets, not_captured):
+            case Prepared(engine, not_captured):
                 self.engine, self.not_captured = engine, not_captured
-                self._orders = [Agree(self.common or engine, sets)]
+                self._orders = [Agree(self.common or engine)]
             case Ready(calls):
                 self.arms = [*calls]
                 # Each is started on its own, once for its forward.

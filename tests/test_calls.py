@@ -33,7 +33,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
-    "clock": [(timing, "pool_of")],
+    "clock": [(timing, "sets_on_cpu")],
     "samples": [(timing, "time_block"), (timing, "wrong_results")],
 }
 

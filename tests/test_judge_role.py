@@ -104,18 +104,17 @@ class Runner:
         self.seen: list[SeenBlock] = []
         self.blocks: list[tuple[str, int]] = []
         self.looks: list[dict[str, Any]] = []
-        self.sets: list[int] = []
+        self.sets = [5, 6]
         self.told: list[str] = []
         self.after_blocks: Callable[[], object] = int
         self.asks_looks = False
-        self._orders: Iterator[Order] = iter([Prepare()])
+        self._orders: Iterator[Order] = iter([Prepare(self.sets)])
 
     def send(self, reply: Reply) -> None:
         self.told.append(type(reply).__name__)
         match reply:
-            case Prepared(_, sets):
-                self.sets = sets
-                self._orders = iter([Agree(reply.engine, sets)])
+            case Prepared(engine):
+                self._orders = iter([Agree(engine)])
             case Ready(calls, places):
                 self._calls, self._places = calls, places
                 self.blocks = [(arm, seed) for seed in (5, 6) for arm in calls]
@@ -172,6 +171,8 @@ class Asking:
 
     def send(self, reply: Reply) -> None:
         match reply:
+            case Loaded():
+                self.known = reply
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
             case Judged(findings):
@@ -305,6 +306,20 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
     assert asked(case, runner, answers).found == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "has_backward", "groups"),
+    [("plain", False, 1), ("backward", True, 1), ("uneven", False, 2)],
+)
+def test_the_judge_says_what_blocks_a_case_has(
+    kind: str, has_backward: bool, groups: int, tmp_path: Path
+) -> None:
+    function, settings = KINDS[kind]
+    known = asked(case_of(function, **settings), Runner(tmp_path), []).known
+    assert known.has_backward == has_backward and len(known.sets) == groups
+    # Calls are short, and their inputs small: as many as a block has.
+    assert {*known.sets} == {FAST.iterations}
+
+
 def seen_in(runner: Runner) -> list[dict[str, Any]]:
     return [looked for block in runner.seen for looked in block.documents(WAYS, runner.scratch)]
 
@@ -360,7 +375,7 @@ def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path)
 def _repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block goes round its calls three times, as on a GPU."""
 
-    def pool(cases: list[Case], bench: Bench, seed: int, *_: object) -> InputPool:
+    def pool(cases: list[Case], seed: int, number: int) -> InputPool:
         numbers = range(max(2, len(cases)))
         return InputPool([input_set(cases, seed, i) for i in numbers], 0, 0)
 
@@ -369,7 +384,7 @@ def _repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Block:
         return WallBlock(calls, 3 * len(calls), before=before)
 
-    monkeypatch.setattr("pytest_kopt.cases.running.timed_versions.pool_of", pool)
+    monkeypatch.setattr("pytest_kopt.cases.running.timed_versions.cpu_pool", pool)
     monkeypatch.setattr("pytest_kopt.cases.running.timing.prepare", prepare)
     for module in ("timing", "judge_orders"):
         name = f"pytest_kopt.cases.running.{module}.repeats_calls"

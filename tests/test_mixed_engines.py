@@ -16,9 +16,17 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import policies
-from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Bench
+from pytest_kopt.cases.order import (
+    ALONE,
+    CANDIDATE,
+    INCUMBENT,
+    PLACEBO,
+    UNEVEN,
+    ArmsOrder,
+    Bench,
+)
 from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
@@ -35,14 +43,12 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import timed_versions, timing
 from pytest_kopt.cases.running.run_case import run_case
-from pytest_kopt.cases.running.timed_calls import input_sets
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure import choice
-from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.judge import Refused
@@ -179,29 +185,19 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
     assert seen == ["auto", "events"] and (client.engine, client.not_captured) == ("graph", {})
 
 
-def test_blocks_have_the_calls_that_were_agreed_on_however_long_a_call_takes_now(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Sets were drawn again, by the time of a call: a process on a busy machine had too few."""
-    drawn = [9, 3]
+def test_blocks_have_the_calls_that_are_ordered_however_long_one_takes() -> None:
+    """A process that holds the candidate could say that there are few."""
     ready: list[Reply] = []
 
-    def pool(cases: Sequence[Case], bench: Bench, seed: int, functions: object) -> InputPool:
-        return InputPool(input_sets(cases, seed, range(drawn.pop(0))), 0, 0)
-
-    class Agreeing(TwoBlocks):
+    class Ordering(TwoBlocks):
         def send(self, reply: Reply) -> None:
             super().send(reply)
-            if isinstance(reply, Prepared):
-                assert reply.sets == [9]
-                self._orders = [Agree(reply.engine, [7])]
             ready.extend([reply] * isinstance(reply, Ready))
 
-    monkeypatch.setattr(timed_versions, "pool_of", pool)
     order = ArmsOrder((INCUMBENT,))
-    serve_arms(case_of(clean), Bench("cpu", "auto", 1), order, cast("Any", Agreeing()))
+    serve_arms(case_of(clean), Bench("cpu", "auto", 1), order, cast("Any", Ordering()))
     (reply,) = ready
-    assert isinstance(reply, Ready) and reply.calls == {INCUMBENT: [7]}
+    assert isinstance(reply, Ready) and reply.calls == {INCUMBENT: [4]}
 
 
 def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +251,7 @@ class _Child:
             [
                 Collected([]),
                 Loaded(),
-                Prepared(engine, [3], dict(not_captured)),
+                Prepared(engine, dict(not_captured)),
                 Ready({arm: [3]}, {arm: [0]}),
                 HandedOver([]),
                 CaseFinished("a"),
@@ -304,7 +300,8 @@ def replica_on(device: Device, **judged: Any) -> tuple[Runner, list[_Child]]:
             read=lambda d: Reading(), glance=lambda d: Reading(), lock=lambda d: nullcontext()
         ),
     )
-    judge = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: Loaded())
+    known = Loaded(sets=[3])
+    judge = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: known)
     vars(judge).update({"findings_in": lambda looks: [], **judged})
     made = Runner(
         cast("Any", {child.arm: child for child in children}),
@@ -373,11 +370,32 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     assert {*seeds[:-2]} < {*incumbent.blocks}
 
 
-def test_a_process_holds_no_arm_but_those_that_it_was_given() -> None:
-    made, (candidate, *_) = replica_on(CPU)
-    calls, places = {CANDIDATE: [3], ALONE: [3]}, {CANDIDATE: [0], ALONE: [0]}
-    candidate._replies[3] = Ready(calls, places)
-    with pytest.raises(Refused, match="another's version"):
+@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize(
+    "calls",
+    [{CANDIDATE: [3], ALONE: [3]}, {}, {CANDIDATE: [3]}, {CANDIDATE: []}],
+    ids=["another's", "none", "one direction of two", "no direction"],
+)
+def test_a_process_holds_the_arms_and_directions_of_its_case(
+    device: Device, calls: dict[str, list[int]]
+) -> None:
+    """A candidate's lacked its backward, which was then in no time."""
+    made, (candidate, *_) = replica_on(
+        device, await_loaded=lambda i: Loaded(sets=[3], has_backward=True)
+    )
+    candidate._replies[3] = Ready(calls, calls)
+    with pytest.raises(Refused, match="other arms or directions"):
+        made.measure(["a"], random.Random(1))
+
+
+@pytest.mark.parametrize("is_uneven", [True, False])
+def test_a_process_holds_the_uneven_arms_of_a_case_that_has_them(is_uneven: bool) -> None:
+    """A candidate's left them out, so that nothing was compared there."""
+    made, children = replica_on(CPU, await_loaded=lambda i: Loaded(sets=[3, 4]))
+    for child in children:
+        arms = [child.arm, *filter(None, [UNEVEN.get(child.arm)])] if is_uneven else [child.arm]
+        child._replies[3] = Ready({arm: [3] for arm in arms}, {arm: [0] for arm in arms})
+    with nullcontext() if is_uneven else pytest.raises(Refused, match="other arms or dir"):
         made.measure(["a"], random.Random(1))
 
 

@@ -118,7 +118,7 @@ class Process(BlockWorker):
                 self._case = nodeid
                 self._told.append(Loaded())
             case Prepare():
-                self._told.append(Prepared("events", [1]))
+                self._told.append(Prepared("events"))
             case Agree():
                 # The judge loads the incumbent alone of a case that runs here.
                 self._gpu.case = self._case or self._gpu.case
@@ -177,7 +177,7 @@ class Starting:
         return nothing_nearby(place.ids, self.how)
 
     def start_judge(self, *where: Any) -> Any:
-        loaded = Loaded(operating_point=self._point)
+        loaded = Loaded(operating_point=self._point, sets=[0])
         return SimpleNamespace(
             folder=None,
             has_died=False,

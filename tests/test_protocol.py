@@ -53,10 +53,10 @@ LOOKS = Looks(CASE, 5, [], 1, [], [1])
 EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
-    *(Leave(), Prepare(), Agree("wall", [2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
+    *(Leave(), Prepare([2]), Agree("wall"), Write(CANDIDATE, 5), Time(), HandOver(1)),
     *(JudgeLooks(LOOKS), Recompute(LOOKS), SayReach(), LoadAlone(5), StopWorker()),
 )
-BLOCKS: list[Order] = [LoadVersions(CASE), Prepare(), Agree("wall", [2])]
+BLOCKS: list[Order] = [LoadVersions(CASE), Prepare([2]), Agree("wall")]
 #: By its name, what a client has sent when a worker is in a state.
 STATES: dict[str, list[Order]] = {
     "between cases": [],
@@ -69,7 +69,7 @@ STATES: dict[str, list[Order]] = {
     "reference loaded": [LoadReference(CASE)],
     "reference judged": [LoadReference(CASE), JudgeLooks(LOOKS)],
     "current best loaded": [LoadReference(CASE), LoadAlone(5)],
-    "current best prepared": [LoadReference(CASE), LoadAlone(5), Prepare()],
+    "current best prepared": [LoadReference(CASE), LoadAlone(5), Prepare([2])],
     "current best timed": [LoadReference(CASE), LoadAlone(5), *BLOCKS[1:], HandOver(1)],
     "ended": [StopWorker()],
 }

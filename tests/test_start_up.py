@@ -107,7 +107,7 @@ def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
     hook = SimpleNamespace(pytest_runtest_protocol=lambda item, nextitem: ran.append(item.nodeid))
     items = [SimpleNamespace(nodeid=name, config=SimpleNamespace(hook=hook)) for name in "ab"]
     first, second = (LoadVersions(name) for name in "ab")
-    orders = iter([first, Leave(), second, Prepare(), StopWorker()])
+    orders = iter([first, Leave(), second, Prepare([1]), StopWorker()])
     channel: Any = SimpleNamespace(receive=lambda: next(orders), send=lambda reply: None)
     session: Any = SimpleNamespace(items=items)
     assert Serve(channel, BEGIN, Path()).pytest_runtestloop(session)

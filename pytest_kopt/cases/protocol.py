@@ -134,15 +134,19 @@ class Leave(WithinCase):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(WithinVersions):
-    """Make the arms ready to be timed: the device is the replica's."""
+    """Make the arms ready to be timed: the device is the replica's.
+
+    `sets` is the number of a block's input sets on the CPU; the second is that of uneven groups.
+    """
+
+    sets: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Agree(WithinVersions):
-    """Time by an engine and a number of input sets that all workers of a replica can use."""
+    """Time by an engine that all workers of a replica can use."""
 
     engine: str
-    sets: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)

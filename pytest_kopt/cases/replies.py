@@ -25,10 +25,11 @@ Loaded.memory             nobody; shown, and a stated benefit of memory is held 
 Loaded.first_call_ms      nobody; shown
 Loaded.code               nobody; shown
 Loaded.operating_point    the judge, which alone says it
+Loaded.has_backward       the judge, which alone says it
+Loaded.sets               the judge, which alone says it
 Prepared.engine           the client on the CPU, nobody on a GPU
-Prepared.sets             nobody; fewer inputs make shorter blocks of all versions
 Prepared.not_captured     nobody; shown
-Ready.calls               the client on the CPU, nobody on a GPU; its arms are the client's
+Ready.calls               the judge; on a GPU nobody knows the numbers
 Ready.places              nobody; the judge reads what lies there, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the judge
@@ -152,8 +153,11 @@ class Loaded(OfComparison):
     `same` is how both versions are known to be one, by their source or by the machine code that
     they run; then the case is over. `reached` says whether the change concerns it. By arm, `memory`
     is the bytes that a call takes and `first_call_ms` the time of the first. `code` is what differs
-    in the machine code, where that is asked. `operating_point` is the one that decides in the case:
-    a judge says it.
+    in the machine code, where that is asked.
+
+    A judge says the rest. `operating_point` is the one that decides in the case. `sets` is the
+    number of a block's input sets on the CPU; the second is that of uneven groups, if the case has
+    them. On a GPU, where processes choose it, a number is 0.
     """
 
     same: Literal["source", "machine"] | None = None
@@ -162,14 +166,15 @@ class Loaded(OfComparison):
     first_call_ms: dict[str, float] = field(default_factory=dict)
     code: MachineCode | None = None
     operating_point: str | None = None
+    has_backward: bool = False
+    sets: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared(OfBlocks):
-    """The engine that times the arms here, the number of input sets, and parts without a graph."""
+    """The engine that times the arms here, and parts without a graph."""
 
     engine: str
-    sets: list[int]
     not_captured: dict[str, str] = field(default_factory=dict)
 
 

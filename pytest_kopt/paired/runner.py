@@ -40,6 +40,7 @@ from pytest_kopt.sameness.launch_recording import differences_later
 
 #: What the judge finds in a result that the reference's gate lets pass.
 _BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
+_OTHER_ARMS = "other arms or directions than its case has"
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
 #: Times a loaded case; returns what is still to be judged, and what gave the candidate away.
@@ -176,8 +177,9 @@ class Runner(Children):
     def _ask(self, nodeid: str) -> None:
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
         self._asked, self._seed = nodeid, secrets.randbits(62)
+        self._left_out = {*self._out}
         for child in self.children:
-            child.send(LoadVersions(nodeid, seed=self._seed, out=(*self._out,)))
+            child.send(LoadVersions(nodeid, seed=self._seed, out=(*self._left_out,)))
 
     def _case(
         self, nodeid: str, timed: _Timing, has_company: bool
@@ -191,7 +193,8 @@ class Runner(Children):
             if case.same:
                 return case, []
             # The candidate's process has the case as well, and no say in it.
-            case.operating_point = self._judge.await_loaded(nodeid).operating_point or BOOST
+            facts = self._judge.await_loaded(nodeid)
+            case.operating_point = facts.operating_point or BOOST
             holding = self._holding
             if has_company:
                 holding = {**holding, ALONE: self._judge.load_alone(self._seed)}
@@ -202,7 +205,7 @@ class Runner(Children):
                 placement.keep_strangers_off(device)
             since = time.time()
             with self._during("time"):
-                looks, findings = timed(case, holding)
+                looks, findings = timed(case, holding, facts)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
         with self._during("settle"):
@@ -247,6 +250,7 @@ class Runner(Children):
         self,
         case: CaseQuads,
         holding: Mapping[str, Child],
+        facts: Loaded,
         *,
         order: random.Random,
         cases: int,
@@ -255,32 +259,36 @@ class Runner(Children):
     ) -> tuple[list[Looks], list[Finding]]:
         """Time the blocks of a loaded case, the device being this replica's alone.
 
-        `holding` has the process of each arm; `cases` are measured like it. Returns what was looked
-        at in each process, and what gave the candidate away.
+        `holding` has the process of each arm; `facts` are the judge's of the case; `cases` are
+        measured like it. Returns what was looked at in each process, and what gave the candidate
+        away.
         """
         processes = [*dict.fromkeys(holding.values())]
         for child in processes:
-            child.send(Prepare())
+            child.send(Prepare(facts.sets))
         prepared = [_wait(child, Prepared) for child in processes]
         common = agreed(reply.engine for reply in prepared)
         # On the CPU no process that holds the candidate says what times it.
         is_gpu = self._device.kind != "cpu"
         engine = common if is_gpu else "wall+wall"
-        # On the CPU all blocks of a case have as many calls, whatever process they run in.
-        sets = [min(counts) for counts in zip(*(reply.sets for reply in prepared), strict=True)]
+        ways = 1 + facts.has_backward
         arms, calls, places = dict[str, Child](), dict[str, list[int]](), dict[str, list[int]]()
         for child in processes:
-            child.send(Agree(common, sets))
+            child.send(Agree(common))
             ready = _wait(child, Ready)
-            held = {name for name, holder in holding.items() if holder is child}
-            held |= {UNEVEN[name] for name in held if name in UNEVEN}
-            if not ready.calls.keys() <= held:
-                raise Refused(f"{case.nodeid}: a process says that it holds another's version")
+            held = {name for name, holder in holding.items() if holder is child} - self._left_out
+            if len(facts.sets) > 1:
+                held |= {UNEVEN[name] for name in held if name in UNEVEN}
+            # A part that was left out would be in no time.
+            parts = {(arm, ways) for arm in held}
+            for numbers in (ready.calls, ready.places):
+                if {(arm, len(of_arm)) for arm, of_arm in numbers.items()} != parts:
+                    raise Refused(f"{case.nodeid}: a process says that it holds {_OTHER_ARMS}")
             arms |= dict.fromkeys(ready.calls, child)
             calls |= ready.calls
             places |= ready.places
         if not is_gpu:
-            calls = {arm: [sets[arm in UNEVEN.values()]] * len(calls[arm]) for arm in arms}
+            calls = {arm: [facts.sets[arm in UNEVEN.values()]] * ways for arm in arms}
         folder = None if is_gpu else self._judge.folder
         host, device = self._placement.host, self._device
         read_at, glance = places if folder else None, partial(host.glance, device)
@@ -313,7 +321,7 @@ class Runner(Children):
             direction: why for reply in prepared for direction, why in reply.not_captured.items()
         }
         secret = order.getrandbits(62)
-        handed_over = Looks(case.nodeid, self._seed, [], secret, [], sets)
+        handed_over = Looks(case.nodeid, self._seed, [], secret, [], facts.sets)
         return self._hand_over(processes, blocks, handed_over, folder)
 
     def _hand_over(

@@ -13,7 +13,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.spot_checks import wrong_results
 from pytest_kopt.cases.running.timed_calls import Content, RepeatedBackward, input_set
-from pytest_kopt.cases.running.timing import pool_of, prepare_blocks
+from pytest_kopt.cases.running.timing import gpu_pool, prepare_blocks
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.engine import CaptureFailed
@@ -186,7 +186,7 @@ def test_each_look_has_content_of_its_own_that_a_judge_can_draw(engine: str, row
             dims={"n": rows},
         )
         bench = Bench("cuda", engine, 1)
-        pool = pool_of([case], bench, 5, [case.function])
+        pool = gpu_pool([case], bench, 5, [case.function])
         arms = {"candidate": case.function}
         ((block,),) = prepare_blocks(arms, [case], pool, bench, 5, engines=[engine]).values()
         assert block.engine == engine

@@ -14,8 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.groups import uneven_cases
-from pytest_kopt.cases.order import ALONE, UNEVEN, WAYS, ArmsOrder, Bench, derive
+from pytest_kopt.cases.groups import has_skew, uneven_cases
+from pytest_kopt.cases.order import (
+    ALONE,
+    CANDIDATE,
+    INCUMBENT,
+    PLACEBO,
+    UNEVEN,
+    WAYS,
+    ArmsOrder,
+    Bench,
+    derive,
+)
 from pytest_kopt.cases.protocol import (
     Begin,
     Client,
@@ -56,6 +66,7 @@ from pytest_kopt.cases.running.timed_calls import (
     repeats_calls,
 )
 from pytest_kopt.cases.running.timed_versions import serve_arms
+from pytest_kopt.cases.running.timing import sets_on_cpu
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -72,6 +83,8 @@ SLACK_DB = 40.0
 _SAME_DB = 20.0
 #: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
 _BEYOND = RENEWED.excluded_by
+#: The arms of one process, for whose backwards it holds the sets.
+_ARMS = len((CANDIDATE, INCUMBENT, PLACEBO))
 
 
 def serve_judge(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> None:
@@ -90,15 +103,16 @@ def serve_judge(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> No
                 tree = Path(arms.tree)
                 # Of machine code that both versions share a candidate's tree has no other.
                 check_moved(lambda: None, Path(arms.root), tree, arms.changed, is_own=True)
+            sets = _sets(case, bench)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
     # There is none on the CPU.
     point = case.operating_point or bench.operating_point if bench.device != "cpu" else None
-    reached = True
+    loaded = Loaded(operating_point=point, has_backward=case.backward, sets=sets)
     while True:
         with bench.waiting():
-            client.send(Loaded(reached=reached, operating_point=point))
+            client.send(loaded)
             order = client.receive()
         match order:
             case JudgeLooks(looks):
@@ -119,11 +133,24 @@ def serve_judge(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> No
                     # What a build makes of a change reaches any case.
                     is_built = bool(arms.changed) and not arms.concerning
                     reached = is_built or is_reached(case, arms, bench.session_seed, None)
+                loaded = replace(loaded, reached=reached)
             case LoadAlone(seed):
                 alone = replace(arms, names=(ALONE,), concerning=())
                 serve_arms(declared, replace(bench, session_seed=seed), alone, client)
             case Begin() | OfCase() | Leave() | WithinVersions() | StopWorker():
                 return
+
+
+def _sets(case: Case, bench: Bench) -> list[int]:
+    """Return how many sets blocks have on the CPU, and those of uneven groups; 0 on a GPU.
+
+    A process with the candidate could say that they are few, so that blocks are short.
+    """
+    groups = [([case], _ARMS)]
+    if has_skew(case):
+        groups.append((uneven_cases(case), len(UNEVEN)))
+    seed, is_cpu = derive(bench.session_seed, case.nodeid, "judge"), bench.device == "cpu"
+    return [sets_on_cpu(cases, bench, seed, arms)[0] if is_cpu else 0 for cases, arms in groups]
 
 
 def _judged_by(content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]) -> Judged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -74,11 +74,11 @@ from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.steps.contents import still_busy
 from pytest_kopt.cases.running.switches import new_operators
-from pytest_kopt.cases.running.timed_calls import input_sets
 from pytest_kopt.cases.running.timing import (
+    cpu_pool,
     engines_of,
+    gpu_pool,
     not_captured,
-    pool_of,
     prepare_blocks,
 )
 from pytest_kopt.devices.lock import checking_lock
@@ -110,14 +110,14 @@ class _Arms:
     client: Client
     seed: int
 
-    def time(self, versions: Versions) -> None:
+    def time(self, versions: Versions, sets: Sequence[int]) -> None:
         """Run blocks of the versions until no more is asked for, and hand in what they gave.
 
         The orders are those of `Runner` in `paired/`, of each block those of `Blocks.run`.
         """
         bench, client = self.bench, self.client
         with one_thread():
-            arms = self.prepared(versions)
+            arms = self.prepared(versions, sets)
             calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
             places = {name: [block.places for block in arm] for name, arm in arms.items()}
             client.send(Ready(calls, places))
@@ -149,19 +149,26 @@ class _Arms:
         with bench.waiting():
             client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
 
-    def prepared(self, versions: Versions) -> dict[str, _Arm]:
-        """Return the arms, by events where one of them, here or elsewhere, is no graph."""
+    def prepared(self, versions: Versions, sets: Sequence[int]) -> dict[str, _Arm]:
+        """Return the arms, by events where one of them, here or elsewhere, is no graph.
+
+        `sets` is the number of a block's input sets on the CPU, by groups of arms.
+        """
         case, bench = self.case, self.bench
         versions = in_one_order(versions, case, make_inputs(case, self.seed))
         groups = [([case], {name: versions[name] for name in self.order.names})]
-        if has_skew(case):
-            uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
+        uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
+        if uneven and has_skew(case):
             groups.append((uneven_cases(case), uneven))
 
         def drawn() -> list[InputPool]:
-            # A process without an uneven arm says how many sets the others may have, too.
+            if bench.device == "cpu":
+                return [
+                    cpu_pool(cases, self.seed, number)
+                    for (cases, _), number in zip(groups, sets, strict=False)
+                ]
             return [
-                pool_of(cases, bench, self.seed, [*(functions or versions).values()])
+                gpu_pool(cases, bench, self.seed, [*functions.values()])
                 for cases, functions in groups
             ]
 
@@ -178,26 +185,14 @@ class _Arms:
         for name in (CANDIDATE, INCUMBENT):
             reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
         with bench.waiting():
-            own_engine = agreed(map(_engine, arms.values()))
-            own_sets = [len(pool.sets) for pool in pools]
-            self.client.send(Prepared(own_engine, own_sets, reasons))
-            common = _ordered(self.client, Agree)
-        engine, sets = common.engine, [*common.sets]
-        # Blocks of all processes have the same calls.
-        is_equal = bench.device != "cpu" or sets == own_sets
-        if is_equal and {*map(_engine, arms.values())} == {engine}:
+            self.client.send(Prepared(agreed(map(_engine, arms.values())), reasons))
+            engine = _ordered(self.client, Agree).engine
+        if {*map(_engine, arms.values())} == {engine}:
             return arms
         # Their graphs hold memory that the others may need.
         arms.clear()
-        if is_equal:
-            # Blocks have written to the sets: others begin with sets as they are drawn.
-            pools = drawn()
-        else:
-            # A backward has called the forward on them.
-            pools = [
-                replace(pool, sets=input_sets(cases, self.seed, range(count)))
-                for (cases, _), pool, count in zip(groups, pools, sets, strict=True)
-            ]
+        # Blocks have written to the sets: others begin with sets as they are drawn.
+        pools = drawn()
         return prepare(engine.split("+"))
 
     def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
@@ -271,8 +266,8 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
     with bench.waiting():
         # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
         client.send(reply)
-        _ordered(client, Prepare)
-    arms.time(versions)
+        sets = _ordered(client, Prepare).sets
+    arms.time(versions, sets)
 
 
 def _ordered(client: Client, kind: type[_Order]) -> _Order:

@@ -67,7 +67,11 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
     case, bench, since = checked.case, checked.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     is_interpreted = bool(checked.evidence.interpreted)
-    pool = pool_of([case], bench, seed, [case.function], most=1 if is_interpreted else None)
+    if bench.device == "cpu":
+        most = 1 if is_interpreted else None
+        pool = cpu_pool([case], seed, *sets_on_cpu([case], bench, seed, most=most))
+    else:
+        pool = gpu_pool([case], bench, seed, [case.function])
     (blocks,) = prepare_blocks(
         {"": case.function},
         [case],
@@ -169,45 +173,50 @@ def _computes(case: Case, seed: int) -> bool:
     return not storages(result) <= storages(inputs)
 
 
-def pool_of(
-    cases: Sequence[Case],
-    bench: Bench,
-    seed: int,
-    functions: Sequence[Callable[..., Any]],
-    most: int | None = None,
+def gpu_pool(
+    cases: Sequence[Case], bench: Bench, seed: int, functions: Sequence[Callable[..., Any]]
 ) -> InputPool:
-    """Return the input sets that blocks of these functions go round, drawn from `cases` in turn.
+    """Return the input sets that blocks of functions go round on a GPU, of `cases` in turn."""
+    case = cases[0]
+    calls = map(case.positional, functions)
+    make = partial(input_set, cases, seed)
+    if case.cache == WARM:
+        # Of cases in turn, as groups have them, each has one.
+        pool = warm_pool(make(0), *calls)
+        more = [*map(make, range(1, len(cases)))]
+        # The calls may have written to those of the pool.
+        first = make(0)
+        return replace(pool, sets=[first, *more] if more else [first] * len(pool.sets))
+    pool = input_pool(make, bench.device, *calls)
+    return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
 
-    On the CPU one for every call of a block, as far as memory allows, and no more than `most`.
+
+def cpu_pool(cases: Sequence[Case], seed: int, number: int, rounds: int = 1) -> InputPool:
+    """Return a pool of that many sets, drawn from `cases` in turn."""
+    sets = input_sets(cases, seed, range(number))
+    return InputPool(sets, sum(tensor.nbytes for tensor in tensors(sets[0])), 0, rounds)
+
+
+def sets_on_cpu(
+    cases: Sequence[Case], bench: Bench, seed: int, arms: int = 1, most: int | None = None
+) -> tuple[int, int]:
+    """Return how many sets a block on the CPU has, and how many rounds make a sample.
+
+    One for every call of a block, as far as memory allows for that many `arms`; at most `most`.
     """
     case = cases[0]
-    if bench.device != "cpu":
-        calls = map(case.positional, functions)
-        make = partial(input_set, cases, seed)
-        if case.cache == WARM:
-            # Of cases in turn, as groups have them, each has one.
-            pool = warm_pool(make(0), *calls)
-            more = [*map(make, range(1, len(cases)))]
-            # The calls may have written to those of the pool.
-            first = make(0)
-            return replace(pool, sets=[first, *more] if more else [first] * len(pool.sets))
-        pool = input_pool(make, bench.device, *calls)
-        return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
     (first,) = input_sets(cases, seed, [0])
-    copies = 1 + len(functions) * case.backward
-    room = min(most or MOST_SETS, most_sets(case, first, copies))
+    room = min(most or MOST_SETS, most_sets(case, first, 1 + arms * case.backward))
     count = room
     if room > 1 and most is None:
-        count = bench.cpu.count(max(_call_ms(case, function, first) for function in functions))
+        count = bench.cpu.count(_call_ms(case, first))
     rounds = math.ceil(count / room)
-    number = max(math.ceil(count / rounds), min(len(cases), room))
-    sets = input_sets(cases, seed, range(number))
-    return InputPool(sets, sum(tensor.nbytes for tensor in tensors(first)), 0, rounds)
+    return max(math.ceil(count / rounds), min(len(cases), room)), rounds
 
 
-def _call_ms(case: Case, function: Callable[..., Any], inputs: Sequence[Any]) -> float:
+def _call_ms(case: Case, inputs: Sequence[Any]) -> float:
     """Return about how long a warm call takes."""
-    call = Forward(case, function, RestoredArguments(fresh_copies(inputs), case.rewritten))
+    call = Forward(case, case.function, RestoredArguments(fresh_copies(inputs), case.rewritten))
     block = WallBlock([call], 1, before=call.restore)
     block.run()
     return min(block.run(), block.run())
