@@ -359,8 +359,8 @@ def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
 @pytest.mark.parametrize(
     "change",
-    [{"file": ""}, {"call": 99}, {"sizes": []}],
-    ids=["memory that cannot be read", "another call", "no results"],
+    [{"file": ""}, {"call": 99}, {"sizes": []}, {"seed": 99}],
+    ids=["memory that cannot be read", "another call", "no results", "nothing of this block"],
 )
 def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path) -> None:
     runner = runs(case_of(product), tmp_path)

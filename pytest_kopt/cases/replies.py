@@ -32,8 +32,8 @@ Prepared.not_captured     nobody; shown
 Ready.calls               the judge; on a GPU nobody knows the numbers
 Ready.places              nobody; the judge reads what lies there, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
-HandedOver.looks          memory that the client reads on the CPU, nobody on a GPU; the judge
-                          judges them beside its own
+HandedOver.looks          memory that the client reads on the CPU, where what is not read is wrong,
+                          nobody on a GPU; the judge judges them beside its own
 HandedOver.findings       nobody; they count against the candidate
 Findings.findings         nobody; they count against the candidate
 Judged.findings           the judge, which alone says it

@@ -191,8 +191,10 @@ def _wrong(
             if (drawn_here := input_descriptions(answer.inputs)) != look["inputs"]:
                 return [_other_inputs(look["inputs"], drawn_here)]
             spot = replace(answer, results=results or {}, again=again)
-            if memory := memories.get((arm, seed, way)):
-                held = in_memory(look, memory, answer.results, looked_at.secret)
+            if memories:
+                # A look that nobody read there is only what its process says.
+                memory = memories.get((arm, seed, way))
+                held = memory and in_memory(look, memory, answer.results, looked_at.secret)
                 if held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
                 spot = replace(spot, results={**spot.results, **held})
