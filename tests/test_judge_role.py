@@ -340,6 +340,26 @@ def test_what_memory_held_is_judged_and_not_what_is_handed_over(kind: str, tmp_p
     assert found.startswith("timed-result: ")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_judged_of_a_process_that_hands_nothing_over(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    seen = seen_in(runner)
+    runner.looks = [
+        {"arm": block.arm, "seed": block.seed, "way": way, "number": number}
+        for block in runner.seen
+        for way, number in zip(WAYS, block.calls, strict=False)
+    ]
+    answers = asked(case, runner, None).looks
+    assert asked(case, runner, answers, seen).found == []
+    memory = Path(seen[-1]["file"])
+    memory.write_bytes(bytes(len(memory.read_bytes())))
+    (found,) = asked(case, runner, answers, seen).found or [""]
+    assert found.startswith("timed-result: ")
+
+
 def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_path: Path) -> None:
     case = case_of(product, inputs=lambda: (torch.randn(16, 8), torch.randn(8, 8)))
     before = torch.get_default_dtype()
@@ -619,6 +639,18 @@ def test_nothing_is_judged_where_two_processes_of_the_current_best_differ() -> N
     assert judge.findings_in(looks) == [WRONG]
     with pytest.raises(Refused, match=r"a: what the case computes differs between processes. Fix"):
         judge.accuses(looks)
+
+
+def test_a_judge_that_answers_has_loaded_the_case_again() -> None:
+    """It may have been timed as the current best, with another process that then failed."""
+    finished = CaseFinished("a")
+    process = _Process(LOADED, finished, LOADED, HANDED, LOADED, WRONG_AGAIN)
+    judge = Judge(lambda: cast("Any", process))
+    judge.await_loaded("a")
+    looks = judge.answered(Looks("a", 1, [], 3, [], [1]))
+    assert looks.looks == HANDED.looks and judge.findings_in(looks) == [WRONG]
+    asked = ["LoadReference a", "Leave", "LoadReference a", "Recompute", "JudgeLooks"]
+    assert process.heard == asked
 
 
 def test_a_judge_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from pytest_kopt.cases.order import (
     ArmsOrder,
     Bench,
 )
-from pytest_kopt.cases.protocol import Agree, HandOver, Order, Time, Write
+from pytest_kopt.cases.protocol import Agree, HandOver, Looks, Order, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
@@ -37,6 +38,7 @@ from pytest_kopt.cases.replies import (
     Prepared,
     Ready,
     Reply,
+    Report,
     Timed,
     Written,
 )
@@ -54,8 +56,9 @@ from pytest_kopt.measure.wall import WallBlock, WallEngine
 from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, compare
-from pytest_kopt.paired.runner import Caught, Runner
+from pytest_kopt.paired.runner import Caught, Died, Runner
 from pytest_kopt.paired.samples import CaseQuads
+from pytest_kopt.processes.child import ChildDied
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.schema.metrics import Metric
@@ -247,6 +250,8 @@ class _Child:
         self.blocks: list[int] = []
         self.looks: list[int] = []
         self.places: list[int | None] = []
+        #: The number of the block in which it fails.
+        self.fails_at = -1
         self._replies: deque[Reply] = deque(
             [
                 Collected([]),
@@ -266,7 +271,9 @@ class _Child:
 
     def expect(self, kind: type) -> Reply:
         reply = self.receive()
-        assert isinstance(reply, kind)
+        if not isinstance(reply, kind):
+            self.has_died = True
+            raise ChildDied("it failed")
         return reply
 
     def send(self, order: Order) -> None:
@@ -282,7 +289,9 @@ class _Child:
                 self.places.append(keep.place if keep else None)
             case Time():
                 ms = random.uniform(1.0, 1.01)
-                self._blocks.append((Timed(3 * ms), 3 * ms))
+                is_failed = len(self.blocks) == self.fails_at
+                reply = Report({"outcome": "failed"}) if is_failed else Timed(3 * ms)
+                self._blocks.append((reply, 3 * ms))
             case _:
                 pass
 
@@ -315,6 +324,38 @@ def replica_on(device: Device, **judged: Any) -> tuple[Runner, list[_Child]]:
 def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
     made, children = replica_on(device)
     return made.measure(["a"], random.Random(seed))["a"], children
+
+
+@pytest.mark.parametrize("found", [[], [Finding("timed-result", "wrong")]])
+@pytest.mark.parametrize("fails", ["in a block", "with its results"])
+def test_a_process_that_fails_when_it_knows_what_is_looked_at_has_died_and_is_judged(
+    found: list[Finding], fails: str, tmp_path: Path
+) -> None:
+    """It could fail where a bad call was among them, and be measured again for that."""
+    judged: list[Looks] = []
+
+    def answered(looks: Looks) -> Looks:
+        judged.append(looks)
+        return looks
+
+    made, (candidate, *_) = replica_on(
+        CPU,
+        folder=tmp_path,
+        answered=answered,
+        findings_in=lambda looks: found,
+        confirm=lambda looks: None,
+    )
+    if fails == "in a block":
+        candidate.fails_at = 4
+    else:
+        candidate._replies[4] = Report({"outcome": "failed"})
+    with pytest.raises(Died) as death:
+        made.measure(["a"], random.Random(1))
+    assert death.value.case == "a"
+    (looks,) = judged
+    calls = [(look["arm"], look["seed"]) for look in looks.looks]
+    assert calls == looks.blocks and {arm for arm, _ in calls} == {CANDIDATE}
+    assert len(made.tried) == len(found)
 
 
 @pytest.mark.parametrize("is_excluded", [True, False])

@@ -125,7 +125,8 @@ class Process(BlockWorker):
                 each = {arm: [10] for arm in self._arms}
                 self._told.append(Ready(each, each))
             case HandOver():
-                self._told += [HandedOver([]), CaseFinished(self._case)]
+                self._replies = [HandedOver([])]
+                self._told.append(CaseFinished(self._case))
             case _:
                 super().send(order)
 

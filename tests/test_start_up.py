@@ -4,15 +4,16 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from pytest_kopt import options
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Leave, LoadVersions, Prepare, StopWorker
+from pytest_kopt.cases.replies import CannotLoad, Collected, Reply, Timed
 from pytest_kopt.options.declare import FROM_MANIFEST, SERVE
-from pytest_kopt.processes.child import Child
+from pytest_kopt.processes.child import Child, ChildDied
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.served import Serve
 
@@ -68,30 +69,54 @@ def test_a_fork_starts_no_parent_of_its_own(
     assert not warmed
 
 
-def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
-    """Of several campaigns it would not know which one: their options are not for it."""
-    sent: list[Begin] = []
+class Starter:
+    """Starts a process that is told `sent` and says `reply`."""
 
-    class Starter:
-        environ: dict[str, str] = {}
-        sys_path: list[str] = []
+    environ: ClassVar[dict[str, str]] = {}
+    sys_path: ClassVar[list[str]] = []
 
-        def start(self, env: dict[str, str], directory: str) -> Any:
-            channel = SimpleNamespace(send=sent.append)
-            process = SimpleNamespace(pid=1)
-            return SimpleNamespace(process=process, channel=channel, log=None)
+    def __init__(self, reply: Reply | None = None) -> None:
+        self.sent: list[Any] = []
+        self.killed = 0
+        self._reply = reply
 
+    def start(self, env: dict[str, str], directory: str) -> Any:
+        channel = SimpleNamespace(send=self.sent.append, receive=lambda: self._reply)
+        process = SimpleNamespace(pid=1)
+        return SimpleNamespace(process=process, channel=channel, log=None, kill=self.kill)
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+def child_of(starter: Starter, root: Path, copy: tuple[Path, Path] | None = None) -> Child:
     config: Any = SimpleNamespace(
         stash=pytest.Stash(),
-        rootpath=tmp_path,
+        rootpath=root,
         getoption=lambda name, default: default,
-        invocation_params=SimpleNamespace(dir=tmp_path, args=("--kopt-campaign", "a", "-x")),
+        invocation_params=SimpleNamespace(dir=root, args=("--kopt-campaign", "a", "-x")),
     )
-    config.stash[FROM_MANIFEST] = [f"{tmp_path}/tests", "-k", "fast"]
-    copy = (tmp_path, tmp_path / "copy")
-    starter: Any = Starter()
-    Child(config, ORDERS, {}, None, copy, starter)
-    (begin,) = sent
+    config.stash[FROM_MANIFEST] = [f"{root}/tests", "-k", "fast"]
+    return Child(config, ORDERS, {}, None, copy, cast("Any", starter))
+
+
+def test_a_process_that_says_something_else_ends_and_says_why(tmp_path: Path) -> None:
+    """It counts as a death, of which a candidate has two."""
+    for reply, why in (
+        (CannotLoad("it is another's code"), "it is another's code"),
+        (Collected([]), "sent Collected instead of Timed"),
+    ):
+        starter = Starter(reply)
+        with pytest.raises(ChildDied, match=why):
+            child_of(starter, tmp_path).expect(Timed)
+        assert starter.killed == 1
+
+
+def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
+    """Of several campaigns it would not know which one: their options are not for it."""
+    starter = Starter()
+    child_of(starter, tmp_path, (tmp_path, tmp_path / "copy"))
+    (begin,) = starter.sent
     assert begin.from_manifest == [f"{tmp_path}/copy/tests", "-k", "fast"]
     assert begin.pytest_args == ["-x"]
     words = ["-x"]

@@ -146,7 +146,7 @@ class Arms:
             if isinstance(refused, Died):
                 self._deaths += 1
                 if refused.case and self._deaths >= MAX_DEATHS:
-                    why = f"{refused.case} killed its process twice: {refused.how}"
+                    why = f"{refused.case} ended its process twice: {refused.how}"
                     raise Died(why, refused.how, refused.case)
                 if refused.case:
                     return

@@ -70,12 +70,15 @@ class Judge(Children):
     def load(self, nodeid: str) -> None:
         if self._case == nodeid:
             return
-        (child,) = self.children
-        if self._case:
-            child.send(Leave())
-            self._wait(CaseFinished)
-        child.send(LoadReference(nodeid))
+        self._leave()
+        self.children[0].send(LoadReference(nodeid))
         self._case, self._loaded = nodeid, None
+
+    def _leave(self) -> None:
+        if self._case:
+            self.children[0].send(Leave())
+            self._wait(CaseFinished)
+            self._case = ""
 
     def confirms_same(self, nodeid: str) -> bool:
         """Say whether the change leaves a case as it is, in the process without the candidate.
@@ -108,6 +111,12 @@ class Judge(Children):
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""
         return self._reply(JudgeLooks(looks), Judged).findings
 
+    def answered(self, looks: Looks) -> Looks:
+        """Return looks with what their calls give in this process, which loads the case again."""
+        self._leave()
+        self.await_loaded(looks.nodeid)
+        return replace(looks, looks=self._reply(Recompute(looks), HandedOver).looks)
+
     def accuses(self, looks: Looks) -> bool:
         """Say whether a fresh process of the candidate's is right where the timed calls were not.
 
@@ -115,13 +124,20 @@ class Judge(Children):
 
         It is rule 13 of docs/honesty.md.
         """
+        self.confirm(looks)
+        start = self._start_candidate
+        return start is None or self._is_right_in(start, looks)
+
+    def confirm(self, looks: Looks) -> None:
+        """Have another process of the current best's compute what these calls give.
+
+        Refused where it is not right either.
+        """
         if not self._is_right_in(self._start, looks):
             raise Refused(
                 f"{looks.nodeid}: what the case computes differs between processes. Fix: draw all "
                 "of it in inputs(), or have the test call torch.manual_seed() first"
             )
-        start = self._start_candidate
-        return start is None or self._is_right_in(start, looks)
 
     def _is_right_in(self, start: Callable[[], Child], looks: Looks) -> bool:
         """Say whether another process gives right results for the inputs of these calls."""

@@ -167,6 +167,11 @@ class Runner(Children):
                 with self._during("judge"):
                     for looks in looked_at:
                         self._have_judged(looks)
+                if not cases[nodeid].same:
+                    with self._during("settle"):
+                        for child in self.children:
+                            # A process that fails now has its results judged all the same.
+                            _wait(child, CaseFinished)
             self._asked = None
         except ChildDied as death:
             is_candidates = self._alone is not None and self._alone.has_died
@@ -208,11 +213,8 @@ class Runner(Children):
                 looks, findings = timed(case, holding, facts)
             case.timed = (since, time.time())
         self.held_seconds += case.timed[1] - case.timed[0]
-        with self._during("settle"):
-            if findings:
-                raise Caught(findings)
-            for child in self.children:
-                _wait(child, CaseFinished)
+        if findings:
+            raise Caught(findings)
         return case, looks
 
     def _load(self, nodeid: str) -> CaseQuads:
@@ -293,6 +295,24 @@ class Runner(Children):
         host, device = self._placement.host, self._device
         read_at, glance = places if folder else None, partial(host.glance, device)
         blocks = Blocks(arms, order, device.kind, cases, calls, read_at, glance)
+        case.engine = "+".join(dict.fromkeys(engine.split("+")))
+        case.not_captured = {
+            direction: why for reply in prepared for direction, why in reply.not_captured.items()
+        }
+        empty = Looks(case.nodeid, self._seed, [], order.getrandbits(62), [], facts.sets)
+        try:
+            self._run(case, blocks, engine, turns, to_witness)
+            return self._hand_over(processes, blocks, empty, folder)
+        except ChildDied:
+            if folder is not None:
+                self._have_memory_judged(blocks, empty, folder)
+            raise
+
+    def _run(
+        self, case: CaseQuads, blocks: Blocks, engine: str, turns: int, to_witness: float | None
+    ) -> None:
+        """Run the blocks of a case, whose directions an engine each times."""
+        host, device = self._placement.host, self._device
         blocks.warm_up()
         blocks.top_mhz = max(blocks.top_mhz, self._clocks.tops.get(case.nodeid, 0.0))
         if not turns:
@@ -303,7 +323,8 @@ class Runner(Children):
             case.top_mhz, case.is_locked = blocks.top_mhz, blocks.is_locked
             case.looks = [[b for b in lap if b[0] in PAIRS[CANDIDATE]] for lap in blocks.looks]
             self._clocks.tops[case.nodeid] = blocks.top_mhz
-        has_candidate = CANDIDATE in arms
+        has_candidate = CANDIDATE in blocks.arms
+        is_gpu = device.kind != "cpu"
         if has_candidate and to_witness is not None and not is_gpu:
             case.quads["single"] = blocks.singles()
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
@@ -316,13 +337,6 @@ class Runner(Children):
         is_replayed = {*engine.split("+")} == {"graph"} and has_candidate
         if is_replayed and to_witness is not None:
             case.outside = blocks.seen_outside(case.quads[CANDIDATE], to_witness)
-        case.engine = "+".join(dict.fromkeys(engine.split("+")))
-        case.not_captured = {
-            direction: why for reply in prepared for direction, why in reply.not_captured.items()
-        }
-        secret = order.getrandbits(62)
-        handed_over = Looks(case.nodeid, self._seed, [], secret, [], facts.sets)
-        return self._hand_over(processes, blocks, handed_over, folder)
 
     def _hand_over(
         self, processes: Sequence[Child], blocks: Blocks, empty: Looks, folder: Path | None
@@ -335,13 +349,38 @@ class Runner(Children):
             child.send(HandOver(empty.secret, blocks.keeps(child)))
         looks, findings = list[Looks](), list[Finding]()
         for child in processes:
-            handed_over = _wait(child, HandedOver)
+            handed_over = child.expect(HandedOver)
             findings += handed_over.findings
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
                 memory = [part for b in inspected if folder for part in b.documents(WAYS, folder)]
                 seeds = [(block.arm, block.seed) for block in inspected]
                 looks.append(replace(empty, blocks=seeds, looks=handed_over.looks, seen=memory))
         return looks, findings
+
+    def _have_memory_judged(self, blocks: Blocks, empty: Looks, folder: Path) -> None:
+        """Have what memory held of timed calls judged where their process does not hand them over.
+
+        It has learnt by then which calls are looked at: it could end where one is wrong, and be
+        measured again for that.
+        """
+        looked_at = blocks.looked_at
+        calls = [
+            {"arm": block.arm, "seed": block.seed, "way": way, "number": number}
+            for block in looked_at
+            for way, number in zip(WAYS, block.calls, strict=False)
+        ]
+        looks = replace(
+            empty,
+            blocks=[(block.arm, block.seed) for block in looked_at],
+            looks=calls,
+            seen=[part for block in looked_at for part in block.documents(WAYS, folder)],
+        )
+        # What nobody can judge decides nothing: the replica is measured again.
+        with suppress(Refused):
+            looks = self._judge.answered(looks)
+            if wrong := self._judge.findings_in(looks):
+                self._judge.confirm(looks)
+                self._put_down(looks.nodeid, wrong[0])
 
     def _have_judged(self, looks: Looks) -> None:
         """Have the judge judge what was looked at.
@@ -356,10 +395,14 @@ class Runner(Children):
             raise Caught(wrong, accuses=True)
         if wrong[0].check in _BELOW_THE_BEST:
             raise Caught(wrong)
-        if wrong[0].rejects:
+        self._put_down(looks.nodeid, wrong[0])
+
+    def _put_down(self, nodeid: str, wrong: Finding) -> None:
+        """Put down that the candidate is wrong for what blocks met, unless the case excludes it."""
+        if wrong.rejects:
             outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-            why = {CANDIDATE: wrong[0].message}
-            self.tried.append(Tried(looks.nodeid, "renewed", {}, outcomes, why))
+            why = {CANDIDATE: wrong.message}
+            self.tried.append(Tried(nodeid, "renewed", {}, outcomes, why))
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:

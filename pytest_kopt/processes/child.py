@@ -206,9 +206,10 @@ class Child:
         return reply
 
     def expect(self, kind: type[_Reply]) -> _Reply:
-        """Return the next reply, which is of this kind; ChildDied where it is another."""
+        """Return the next reply, which is of this kind; where it is another, the process ends."""
         reply = self.receive()
         if not isinstance(reply, kind):
+            self.kill()
             instead = f"sent {type(reply).__name__} instead of {kind.__name__}"
             raise ChildDied(why_ended(reply) or instead)
         return reply
