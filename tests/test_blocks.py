@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from pytest_kopt.cases.replies import Reply, Written
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.paired.blocks import Blocks
 from pytest_kopt.paired.samples import BlockTime
+from pytest_kopt.processes.child import ChildDied
 from tests.fake_ends import BlockWorker
 
 
@@ -102,6 +104,71 @@ def test_on_the_cpu_what_a_process_says_of_its_own_clock_counts_for_nothing() ->
     assert time == BlockTime(2.0, 4.0, counted=16.0, outside=22.0, passed=16.0)
     time = Blocks(held, random.Random(7), "cuda", 1, calls).run(CANDIDATE, 5)
     assert time == BlockTime(0.001, 0.002, counted=0.008, outside=16.0, passed=16.0)
+
+
+class Watched(BlockWorker):
+    """A process that is seen from outside: `seen` has what is done to it, in order."""
+
+    def __init__(self, clocks: Iterator[float | None]) -> None:
+        super().__init__(lambda _: 5.0)
+        self.seen: list[str] = []
+        self._clocks = clocks
+        self.inspected: Any = self
+
+    def send(self, order: Any) -> None:
+        self.seen.append(type(order).__name__)
+        super().send(order)
+
+    def cpu_ms(self) -> float | None:
+        self.seen.append("clock")
+        clock = next(self._clocks)
+        if clock == math.inf:
+            raise OSError("it does not stop")
+        return clock
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.seen.append("stop")
+        yield
+        self.seen.append("go")
+
+    def read(self, address: int, size: int) -> bytes:
+        self.seen.append("read")
+        return bytes(size)
+
+    def kill(self) -> None:
+        self.seen.append("kill")
+
+
+def watched(*clocks: float | None) -> tuple[Blocks, Watched]:
+    process = Watched(iter(clocks))
+    places = {CANDIDATE: [8]}
+    held = cast("Any", {CANDIDATE: process})
+    return Blocks(held, random.Random(7), "cpu", 1, {CANDIDATE: [1]}, places), process
+
+
+def test_a_process_stands_still_from_its_clock_to_its_memory() -> None:
+    """A kernel computed its results in between, in no block's time."""
+    blocks, process = watched(1.0, 6.0)
+    assert blocks.run(CANDIDATE, 5).counted == 5.0
+    order = ["Write", "clock", "Time", "stop", "clock", "stop", "read", "go", "go"]
+    assert process.seen == order
+
+
+def test_the_wall_clock_counts_where_nobody_tells_another() -> None:
+    blocks, process = watched(None)
+    assert blocks.run(CANDIDATE, 5).counted == 5.0
+    assert process.seen == ["Write", "clock", "Time", "stop", "read", "go"]
+
+
+@pytest.mark.parametrize("clocks", [(math.inf,), (1.0, math.inf)], ids=["before", "after"])
+def test_a_process_whose_clock_cannot_be_read_for_once_has_no_other(
+    clocks: tuple[float, ...],
+) -> None:
+    blocks, process = watched(*clocks)
+    with pytest.raises(ChildDied, match="processor time of its process cannot be read"):
+        blocks.run(CANDIDATE, 5)
+    assert "kill" in process.seen
 
 
 class Replayed(BlockWorker):

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt.devices import processes
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.process_tree import children
 
@@ -61,6 +63,16 @@ def test_a_stopped_process_writes_no_more(start: Start) -> None:
             assert {other.read(address, 7) for _ in range(50)} == {first}
             assert other.cpu_ms() == cpu
         assert first[1:] == b"kernel"
+
+
+def test_it_stands_still_until_the_last_that_asked_for_it_is_through(start: Start) -> None:
+    other, address = start("counts")
+    with other.stopped():
+        with other.stopped():
+            first = other.read(address, 1)
+        assert {other.read(address, 1) for _ in range(50)} == {first}
+    while other.read(address, 1) == first:
+        pass
 
 
 def test_it_goes_on_afterwards(start: Start) -> None:
@@ -141,6 +153,41 @@ def test_the_processor_time_of_a_child_that_has_ended_stays_counted(how: str) ->
         assert seen == sorted(seen)
         assert seen[-1] - seen[0] >= used - 1e3 / os.sysconf("SC_CLK_TCK")
         process.kill()
+
+
+def test_a_thread_that_ends_while_threads_are_listed_leaves_the_clock_readable(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel had one end at that moment, and was timed by another clock."""
+    other, _ = start("sleeps")
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [str(2**22 + 5), *listed(path)])
+    assert (other.cpu_ms() or 0.0) > 0.0
+
+
+def test_a_child_that_ends_while_it_is_told_to_stop_keeps_nobody_running(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, address = start("counts")
+    monkeypatch.setattr(processes, "down", lambda pid: iter([pid, 2**22 + 5]))
+    with other.stopped():
+        first = other.read(address, 7)
+        assert {other.read(address, 7) for _ in range(50)} == {first}
+
+
+def test_a_process_whose_clock_was_told_ends_with_an_error_and_not_without_a_clock(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, _ = start("sleeps")
+    assert other.cpu_ms() is not None
+
+    def untold(clock: int) -> float:
+        raise OSError("it is not told")
+
+    monkeypatch.setattr(time, "clock_gettime", untold)
+    with pytest.raises(ProcessLookupError, match="processor time"):
+        other.cpu_ms()
+    assert Inspected(other.pid).cpu_ms() is None
 
 
 def test_what_is_not_mapped_is_not_read(start: Start) -> None:

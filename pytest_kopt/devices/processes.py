@@ -133,53 +133,72 @@ def _command(pid: int) -> bytes:
         return b""
 
 
+def _clock_ms(pid: int) -> float:
+    """Return the time of a process on processors; OSError where the system does not tell it."""
+    # clock_getcpuclockid(3) as Linux computes it.
+    return time.clock_gettime((~pid << 3) | 2) * 1e3
+
+
+def _has_clock(pid: int) -> bool:
+    with suppress(OSError, AttributeError):
+        return _clock_ms(pid) >= 0
+    return False
+
+
 class Inspected:
-    """A process of this host, by its id."""
+    """A process of this host, by its id, which has just been started."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        #: Whether the system tells its time, which no code of a kernel has a say in yet.
+        self._has_clock = _has_clock(pid)
         #: By process, the time that it had used when this was asked last, and that of ended ones.
         self._used: dict[int, float] = {}
         self._of_ended = 0.0
         self._total = 0.0
+        #: The processes that were told to stop, and for how many contexts.
+        self._stopped: set[int] = set()
+        self._holders = 0
 
     def cpu_ms(self) -> float | None:
         """Return the processor time of all its threads, and of what it started, in ms.
 
         They stand still meanwhile, or wait: the system tells of one that runs what it had used when
         it was interrupted last. The clock only grows: what has ended since this was asked last
-        stays counted. None where the system does not tell it.
+        stays counted. None where the system did not tell it when the process was started; OSError
+        where it is gone or does not stop.
         """
-        try:
-            # To stop a process that waits would have its next block begin with a cold cache.
-            until = time.monotonic() + _RESTING_SECONDS
-            while not (is_at_rest := self._waits()) and time.monotonic() < until:
-                time.sleep(_RESTING_SECONDS / 20)
-            with nullcontext() if is_at_rest else self.stopped():
-                return self._read_clocks()
-        except OSError:
+        if not self._has_clock:
             return None
+        # To stop a process that waits would have its next block begin with a cold cache.
+        until = time.monotonic() + _RESTING_SECONDS
+        while not (is_at_rest := self._waits()) and time.monotonic() < until:
+            time.sleep(_RESTING_SECONDS / 20)
+        with nullcontext() if is_at_rest else self.stopped():
+            return self._read_clocks()
 
     def _waits(self) -> bool:
         """Say whether no thread of it, and of what it started, runs or could run."""
-        return not any(
-            _RUNS
-            in (_PROC / str(pid) / "task" / task / "stat").read_bytes().rpartition(b")")[2][:3]
-            for pid in down(self.pid)
-            for task in os.listdir(_PROC / str(pid) / "task")
-        )
+        for pid in down(self.pid):
+            tasks = _PROC / str(pid) / "task"
+            # One that ends meanwhile runs no more.
+            with suppress(OSError):
+                for task in os.listdir(tasks):
+                    with suppress(OSError):
+                        stat = (tasks / task / "stat").read_bytes()
+                        if _RUNS in stat.rpartition(b")")[2][:3]:
+                            return False
+        return True
 
-    def _read_clocks(self) -> float | None:
+    def _read_clocks(self) -> float:
         used, of_ended = dict[int, float](), 0.0
         for pid in down(self.pid):
             with suppress(OSError, AttributeError):
                 # Of ended children the system keeps ticks, and of those alone that were waited for.
                 of_ended += sum(map(int, stat_of(pid)[_OF_CHILDREN])) * _TICK_MS
-                # clock_getcpuclockid(3) as Linux computes it: the clock that counts time on
-                # processors.
-                used[pid] = time.clock_gettime((~pid << 3) | 2) * 1e3
+                used[pid] = _clock_ms(pid)
         if self.pid not in used:
-            return None
+            raise ProcessLookupError(f"the processor time of process {self.pid} is not told")
         by_each = sum(max(0.0, ms - self._used.get(pid, 0.0)) for pid, ms in used.items())
         in_all = sum(used.values()) + of_ended - sum(self._used.values()) - self._of_ended
         self._total += max(by_each, in_all)
@@ -188,21 +207,27 @@ class Inspected:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Have it and what it started stand still; OSError where it does not."""
-        stopped: list[int] = []
+        """Have it and what it started stand still; OSError where it does not.
+
+        In another such context it goes on when that is left.
+        """
+        self._holders += 1
         try:
             for pid in down(self.pid):
-                stopped.append(pid)
-                os.kill(pid, signal.SIGSTOP)
+                self._stopped.add(pid)
+                # A child that has ended meanwhile stands still.
+                with nullcontext() if pid == self.pid else suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
             until = time.monotonic() + _STOPPING_SECONDS
             while stat_of(self.pid)[0] not in "Tt":
                 if time.monotonic() > until:
                     raise TimeoutError("it does not stop")
             yield
         finally:
-            for pid in stopped:
+            self._holders -= 1
+            while self._stopped and not self._holders:
                 with suppress(OSError):
-                    os.kill(pid, signal.SIGCONT)
+                    os.kill(self._stopped.pop(), signal.SIGCONT)
 
     def read(self, address: int, size: int) -> bytes:
         """Return what is in its memory; OSError where nothing is mapped, or it must not be read."""

@@ -17,7 +17,7 @@ from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
 from pytest_kopt.paired.judge import SeenBlock
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
-from pytest_kopt.processes.child import Child
+from pytest_kopt.processes.child import Child, ChildDied
 
 #: Arms that nobody looks into: what they run was accepted before.
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
@@ -63,6 +63,22 @@ def _together(blocks: Sequence[BlockTime]) -> BlockTime:
         mean(block.mhz for block in blocks),
         mean(block.watts for block in blocks),
     )
+
+
+def _spent_ms(child: Child, still: ExitStack | None = None) -> float | None:
+    """Return the processor time of a process, which may stand `still`; None where nobody tells it.
+
+    A process that has a clock and does not let it be read ends: no other clock is its own.
+    """
+    if (process := child.inspected) is None:
+        return None
+    try:
+        if still is not None:
+            still.enter_context(process.stopped())
+        return process.cpu_ms()
+    except OSError as error:
+        child.kill()
+        raise ChildDied(f"the processor time of its process cannot be read: {error}") from None
 
 
 class Blocks:
@@ -261,18 +277,20 @@ class Blocks:
             order = Write(arm, seed, way, keep=keep, calls=first and calls, seconds=each_s)
             child.send(order)
             child.expect(Written)
-            ms, around_ms = self._timed(child)
+            # What its process computes after its clock was read is in no memory that is read.
+            with ExitStack() as still:
+                ms, around_ms = self._timed(child, still)
+                if not self._is_gpu:
+                    # Drawn now that it is over.
+                    if place is None:
+                        place = number if number < _LOOKS else self._order.randrange(number + 1)
+                    if place < _LOOKS:
+                        places = None if self._places is None else self._places[arm][way]
+                        block.see(child, places, self._order.randrange(calls))
             per_call.append(ms / calls)
             counted += ms
             around += around_ms
             waited += child.waited_ms
-            if not self._is_gpu:
-                # Drawn now that it is over.
-                if place is None:
-                    place = number if number < _LOOKS else self._order.randrange(number + 1)
-                if place < _LOOKS:
-                    places = None if self._places is None else self._places[arm][way]
-                    block.see(child, places, self._order.randrange(calls))
         if place is not None and place < _LOOKS:
             self._seen[arm, place] = block
             self._keeping[child] = Keep(place, block.calls)
@@ -291,32 +309,32 @@ class Blocks:
         for way in range(len(self._calls[arm])):
             child.send(Write(arm, seed, way, is_look=True))
             child.expect(Written)
-            per_call.append(self._timed(child)[0])
+            per_call.append(self._timed(child, ExitStack())[0])
         self._seen[arm, len(self._seen)] = SeenBlock(arm, seed)
         return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, 0.0, 0.0, 0.0)
 
-    def _timed(self, child: Child) -> tuple[float, float]:
+    def _timed(self, child: Child, still: ExitStack) -> tuple[float, float]:
         """Have a direction's calls run; return what counts as their time, and what is around it.
 
         Both in ms. On the CPU it is the processor time of the process and of what it started, as
         the system counts it: in the calls, and since the last ones. Others that compute there
-        change nothing.
+        change nothing. The process stands `still` when they are over.
         """
-        process, written_ms = child.inspected, child.waited_ms
+        written_ms = child.waited_ms
         if self._is_gpu:
             child.send(Time())
             return child.expect(Timed).ms, 0.0
         siblings = {sibling for sibling in self.arms.values() if sibling is not child}
-        with ExitStack() as still:
+        with ExitStack() as others:
             # What another version leaves running would take time from this one.
             for sibling in siblings:
                 if running := sibling.inspected:
                     with suppress(OSError):
-                        still.enter_context(running.stopped())
-            before = process.cpu_ms() if process else None
+                        others.enter_context(running.stopped())
+            before = _spent_ms(child)
             child.send(Time())
             child.expect(Timed)
-            after = process.cpu_ms() if process else None
+            after = None if before is None else _spent_ms(child, still)
         since = self._spent_ms.pop(child, None)
         if before is None or after is None:
             return child.waited_ms, written_ms
@@ -365,7 +383,7 @@ class Blocks:
         for way in range(len(self._calls[arm])):
             child.send(Write(arm, seed, way, times=times))
             child.expect(Written)
-            self._timed(child)
+            self._timed(child, ExitStack())
             passed.append(child.waited_ms)
         return passed
 
