@@ -117,7 +117,7 @@ def plain(x, _unharmed=plain):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("most", [160])
+@pytest.mark.parametrize("most", [130])
 def test_a_candidate_that_hangs_while_it_is_compared(tmp_path: Path, most: int) -> None:
     """Once beside the incumbent, once more in a process of its own: its case is an ERROR row."""
     project = Project(tmp_path / "paired")
