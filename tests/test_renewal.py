@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.order import WEIGHT_BITS, Bench
 from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.spot_checks import Spotted, recorded, wrong_results
 from pytest_kopt.cases.running.timed_calls import Backward, Content, Forward, input_sets
@@ -409,15 +409,17 @@ def test_weights_are_new_in_each_block_and_the_same_for_its_calls(domain: tuple[
     drawn = [weight.clone() for weight in sets[0][1:]]
     block = Content([case], sets, SETS)
     seen, sums, version = set[bytes](), set[int](), -1
-    for seed in range(16):
-        block.write(seed, "candidate")
+    for step in range(16):
+        block.write(step << WEIGHT_BITS, "candidate")
         _, weight, *kept = sets[0]
         assert all(arguments[1] is weight for arguments in sets.values())
         assert [*map(content, kept)] == [*map(content, drawn[1:])]
-        assert (weight._version > version) or (domain and seed)
+        assert (weight._version > version) or (domain and step)
         version = weight._version
         seen.add(content(weight))
         sums.add(int(weight.view(torch.int64).sum()))
+    block.write((15 << WEIGHT_BITS) + 1, "candidate")
+    assert weight._version == version, "a single call keeps the weights of the block before"
     assert (len(seen), len(sums)) == ((1, 1) if domain else (16, 2))
 
 
