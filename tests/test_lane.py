@@ -15,7 +15,7 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.judge import Refused
-from pytest_kopt.paired.runner import ONE_PROCESS, Died
+from pytest_kopt.paired.runner import ONE_PROCESS, TWO_PROCESSES, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.sites import Place
@@ -40,12 +40,16 @@ class Carrier:
         self.has_ended = False
         self._fails = fails
 
+    @property
+    def takes_company(self) -> bool:
+        return self.how == ONE_PROCESS
+
     def load(self, nodeid: str) -> None: ...
 
     def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
         assert not self.has_ended
         *_, self.witnessed = rest
-        self.has_company = self.witnessed is not None
+        self.has_company = self.witnessed is not None and self.takes_company
         if self._fails:
             raise self._fails.pop()
         return {nodeid: CaseQuads(nodeid, "wall", {"placebo": [[]]}) for nodeid in ids}
@@ -161,16 +165,18 @@ def test_versions_are_held_otherwise_unless_there_was_no_memory_for_two_processe
     assert bool(arms.fell_back) == falls_back
 
 
+@pytest.mark.parametrize("how", [ONE_PROCESS, TWO_PROCESSES])
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 def test_the_incumbent_alone_is_timed_in_the_replica_after_one_with_a_gain(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "Carrier", Gaining)
-    arms = Starting()
+    arms = Starting(how)
     arms.asks_more = True
     lane_of(arms, kind).measure(2)
-    assert [carrier.has_company for carrier in arms.started[:2]] == [False, True]
-    # That replica's gain is witnessed.
+    is_alone = how == ONE_PROCESS
+    assert [carrier.has_company for carrier in arms.started[:2]] == [False, is_alone]
+    # That replica's gain is witnessed in any case.
     witnessed = [carrier.witnessed for carrier in arms.started[:2]]
     assert witnessed == [None, pytest.approx(math.log(1.1))]
 

@@ -242,7 +242,7 @@ def test_the_whole_stands_where_the_mean_stands() -> None:
     lines = [*verdict_lines(verdict)]
     total = "Time of all cases together (ms): 101.0 -> 104.8  speed -3."
     assert any(line.startswith(total) for line in lines)
-    assert "| Time of all cases together (ms) | 101.0    | 104.8 |" in comment(verdict)
+    assert "| Time of all cases together (ms) | 101.0 | 104.8 |" in comment(verdict)
 
 
 @few_examples

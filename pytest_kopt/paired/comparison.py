@@ -23,7 +23,7 @@ from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, merged, 
 from pytest_kopt.paired.arms import Arms, NotComparable, Versions
 from pytest_kopt.paired.judge import Judge, Refused
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.runner import ONE_PROCESS, TWO_PROCESSES, Caught, Runner
+from pytest_kopt.paired.runner import TWO_PROCESSES, Caught, Runner
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, Children, why_open
 from pytest_kopt.processes.sites import Place, Site
@@ -257,16 +257,18 @@ class Lane:
             runner = self._next(count - len(replicas))
             if self._abandoned:
                 raise NotComparable("abandoned")
-            gain = self._to_witness(runner)
+            gain = self._gain if self._gain > _GAIN and not self._had_company else None
+            has_company = gain is not None and runner.takes_company
+            self._had_company |= has_company
             try:
                 cases = self._run(runner, ids, to_witness=gain)
             except Refused as refused:
-                self._go_on_after(refused, runner, had_company=gain is not None)
+                self._go_on_after(refused, runner, had_company=has_company)
                 continue
             self._measured += 1
             self._runners.remove(runner)
             self._last = runner
-            self._note(cases, had_company=gain is not None)
+            self._note(cases, had_company=has_company)
             self._progress.advance()
             replicas.append(self._all(cases))
         return replicas
@@ -364,14 +366,6 @@ class Lane:
             self._judge = self._arms.start_judge(self.place)
         self._runners.append(self._arms.start(place, self._judge, number))
         return self._runners[-1]
-
-    def _to_witness(self, runner: Runner) -> float | None:
-        """Return, once, the gain that a replicate is to show next to the incumbent alone."""
-        is_due = self._gain > _GAIN and not self._had_company
-        if not (is_due and self._arms.asks_more and runner.how == ONE_PROCESS):
-            return None
-        self._had_company = True
-        return self._gain
 
     def _run(
         self,

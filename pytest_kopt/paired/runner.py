@@ -122,6 +122,11 @@ class Runner(Children):
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
 
+    @property
+    def takes_company(self) -> bool:
+        """Whether the incumbent alone can be timed next to both versions in one process."""
+        return self.how == ONE_PROCESS and CANDIDATE in self._holding
+
     def load(self, nodeid: str) -> None:
         """Have the processes load a case, the first to be measured, while others are measured."""
         if self._asked is None:
@@ -138,12 +143,13 @@ class Runner(Children):
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        With `turns` of each version every case is measured under load, and nowhere else. With
-        `to_witness` the process that judges times the incumbent alone as well, and the outside
-        clock has to tell that gain, a log-ratio over all cases. Raises Refused when a
+        With `turns` of each version every case is measured under load, and nowhere else. The
+        outside clock has to tell a gain `to_witness`, a log-ratio over all cases. Where one process
+        holds both versions the judge then times the incumbent alone as well. Raises Refused when a
         process cannot hold its arms, Died when one dies, AllGpusBusy when a stranger does not leave
         the device, Caught when the candidate gave itself away.
         """
+        has_company = to_witness is not None and self.takes_company
         timed = partial(
             self._timed, order=order, cases=len(ids), turns=turns, to_witness=to_witness
         )
@@ -160,7 +166,7 @@ class Runner(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                cases[nodeid], looked_at = self._case(nodeid, timed, to_witness is not None)
+                cases[nodeid], looked_at = self._case(nodeid, timed, has_company)
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
@@ -325,7 +331,7 @@ class Runner(Children):
             self._clocks.tops[case.nodeid] = blocks.top_mhz
         has_candidate = CANDIDATE in blocks.arms
         is_gpu = device.kind != "cpu"
-        if has_candidate and to_witness is not None and not is_gpu:
+        if has_candidate and ALONE in blocks.arms and not is_gpu:
             case.quads["single"] = blocks.singles()
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._clocks.steady:
