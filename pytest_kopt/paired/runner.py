@@ -144,8 +144,8 @@ class Runner(Children):
         """Measure every case, one after the other, alone on the device.
 
         With `turns` of each version every case is measured under load, and nowhere else. The
-        outside clock has to tell a gain `to_witness`, a log-ratio over all cases. Where one process
-        holds both versions the judge then times the incumbent alone as well. Raises Refused when a
+        outside clock has to tell a gain `to_witness`, a log-ratio over all cases. The judge then
+        times the incumbent alone as well, if one process holds both versions. Raises Refused when a
         process cannot hold its arms, Died when one dies, AllGpusBusy when a stranger does not leave
         the device, Caught when the candidate gave itself away.
         """
