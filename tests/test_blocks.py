@@ -258,3 +258,13 @@ def test_a_block_of_one_call_comes_after_one_of_few_next_to_the_incumbent_alone(
         for few, one in zip(arms[arm].orders[::4], arms[arm].orders[2::4], strict=True):
             assert few.seed >> WEIGHT_BITS == one.seed >> WEIGHT_BITS and few.seed != one.seed
     assert arms[INCUMBENT].orders == arms[PLACEBO].orders == []
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_without_it_single_calls_are_held_against_the_incumbent_of_another_process(
+    shares: bool,
+) -> None:
+    first, second = BlockWorker(lambda _: 4.0), BlockWorker(lambda _: 4.0)
+    arms = {CANDIDATE: first, INCUMBENT: first if shares else second}
+    blocks = Blocks(cast("Any", arms), random.Random(1), "cpu", 1, {arm: [8] for arm in arms})
+    assert {arm for lap in blocks.singles() for arm, _ in lap} == (set() if shares else {*arms})

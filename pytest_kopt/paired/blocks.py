@@ -245,17 +245,20 @@ class Blocks:
         return self._order.getrandbits(62)
 
     def singles(self) -> list[Quad]:
-        """Compare the candidate with the incumbent alone by blocks of one call, on the CPU.
+        """Compare the candidate and the incumbent by blocks of one call, on the CPU.
 
-        Each comes after a block of few calls with the same weights: a transform of these that a
-        version keeps is there.
+        The incumbent is that of a process without the candidate, if there is one. A block of few
+        calls with the same weights comes before each: a transform of these may be kept.
         """
 
         def single(arm: str, seed: int) -> BlockTime:
             self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
             return self.run(arm, seed, first=1)
 
-        return [self._lap((CANDIDATE, ALONE), single) for _ in range(_SINGLE_LAPS)]
+        old = ALONE if ALONE in self.arms else INCUMBENT
+        if self.arms[old] is self.arms[CANDIDATE]:
+            return []
+        return [self._lap((CANDIDATE, old), single) for _ in range(_SINGLE_LAPS)]
 
     def run(self, arm: str, seed: int, seconds: float = 0.0, first: int = 0) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.

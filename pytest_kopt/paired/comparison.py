@@ -389,11 +389,11 @@ class Lane:
         """
         self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
         for quads in cases.values():
-            kinds = quads.quads.keys() & {"alone", "single"}
-            alone = {kind: quads.quads.pop(kind) for kind in kinds}
+            alone = quads.quads.pop("alone", None)
             if alone and had_company:
-                pairs = {**alone, CANDIDATE: quads.quads[CANDIDATE]}
+                pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=(), looks=[])
+                quads.singles = []
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
         self._gain = fmean(gains) if gains else 0.0
 

@@ -526,16 +526,18 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
 def look_singles(replicas: Replicates, beside_alone: Replicates) -> CrossCheck:
     """Hold the gain against that of blocks of one call, on the CPU.
 
-    A longer block has calls that can leave their work to another one, or find its input values. By
-    how much a single call of the candidate takes less than one of the current best alone is the
-    gain there: what passes in any block cancels.
+    A longer block has calls that can leave their work to another one, or find its input values. The
+    gain there is what a single call of the candidate takes less than one of the current best, in a
+    process without the candidate. Costs of any block cancel.
     """
     gains, times = _gains(replicas), dict[str, list[tuple[float, float]]]()
-    for case in (case for replica in beside_alone for case in replica.values()):
-        if case.nodeid in gains and case.engine == "wall":
-            blocks = (block for quad in case.quads["alone"] for block in quad)
-            took = statistics.fmean(time.of("step") for arm, time in blocks if arm == ALONE)
-            for new, old in pairs_of(case.quads.get("single", ()), CANDIDATE, ALONE):
+    for case in (case for replica in (*replicas, *beside_alone) for case in replica.values()):
+        arms = {arm for quad in case.singles for arm, _ in quad} - {CANDIDATE}
+        for old_arm in arms & {ALONE, INCUMBENT}:
+            kind = "alone" if old_arm == ALONE else CANDIDATE
+            blocks = (block for quad in case.quads[kind] for block in quad)
+            took = statistics.fmean(time.of("step") for arm, time in blocks if arm == old_arm)
+            for new, old in pairs_of(case.singles, CANDIDATE, old_arm):
                 single = took + new.of("step") - old.of("step")
                 times.setdefault(case.nodeid, []).append((single, took))
     less = _less_by_sums(gains, times)

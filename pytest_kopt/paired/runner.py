@@ -331,8 +331,8 @@ class Runner(Children):
             self._clocks.tops[case.nodeid] = blocks.top_mhz
         has_candidate = CANDIDATE in blocks.arms
         is_gpu = device.kind != "cpu"
-        if has_candidate and ALONE in blocks.arms and not is_gpu:
-            case.quads["single"] = blocks.singles()
+        if has_candidate and to_witness is not None and not is_gpu:
+            case.singles = blocks.singles()
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._clocks.steady:
             if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):
