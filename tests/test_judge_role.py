@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -651,6 +651,18 @@ def test_a_judge_that_answers_has_loaded_the_case_again() -> None:
     assert looks.looks == HANDED.looks and judge.findings_in(looks) == [WRONG]
     asked = ["LoadReference a", "Leave", "LoadReference a", "Recompute", "JudgeLooks"]
     assert process.heard == asked
+
+
+@pytest.mark.parametrize("refusal", [[], [CannotLoad("it is another's code")]])
+def test_a_judge_that_was_to_be_timed_loads_the_case_again(refusal: list[Reply]) -> None:
+    """Another process failed before its blocks were over, or it could not load the arm."""
+    process = _Process(LOADED, *refusal, LOADED, CaseFinished("a"), LOADED)
+    judge = Judge(lambda: cast("Any", process))
+    judge.await_loaded("a")
+    with pytest.raises(Refused, match="a: it is another") if refusal else nullcontext():
+        judge.load_alone(1)
+    judge.await_loaded("a")
+    assert process.heard == ["LoadReference a", "LoadAlone", "Leave", "LoadReference a"]
 
 
 def test_a_judge_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> None:

@@ -148,7 +148,8 @@ class Comparison:
     def under_load(self, ids: Collection[str], turns: int) -> dict[str, CaseQuads]:
         """Measure cases at the sustained operating point, each version in some `turns`.
 
-        In fresh processes: those of the replicas are gone. Raises as `replicas` does.
+        In the processes of the replica before, where these are there still; else in fresh ones.
+        Raises as `replicas` does.
         """
         return _merged(self._in_all_lanes(lambda lane: lane.under_load(ids, turns)))
 

@@ -55,6 +55,8 @@ class Judge(Children):
         self._start, self._start_candidate = start, start_candidate
         self._case = ""
         self._loaded: Loaded | None = None
+        #: Whether its process may still wait for blocks, and answer nothing else of the case.
+        self._is_arm = False
         super().__init__([start()])
 
     @property
@@ -68,7 +70,7 @@ class Judge(Children):
         return self.children[0].scratch if process and process.is_readable() else None
 
     def load(self, nodeid: str) -> None:
-        if self._case == nodeid:
+        if self._case == nodeid and not self._is_arm:
             return
         self._leave()
         self.children[0].send(LoadReference(nodeid))
@@ -78,7 +80,7 @@ class Judge(Children):
         if self._case:
             self.children[0].send(Leave())
             self._wait(CaseFinished)
-            self._case = ""
+        self._case, self._is_arm = "", False
 
     def confirms_same(self, nodeid: str) -> bool:
         """Say whether the change leaves a case as it is, in the process without the candidate.
@@ -103,7 +105,7 @@ class Judge(Children):
         """
         (child,) = self.children
         child.send(LoadAlone(seed))
-        self._loaded = None
+        self._loaded, self._is_arm = None, True
         self._wait(Loaded)
         return child
 
@@ -158,7 +160,9 @@ class Judge(Children):
     def _reply(self, order: JudgeLooks | Recompute, kind: type[_Reply]) -> _Reply:
         self.children[0].send(order)
         self._loaded = None
-        return self._wait(kind)
+        reply = self._wait(kind)
+        self._is_arm = False
+        return reply
 
     def _wait(self, kind: type[_Reply]) -> _Reply:
         """Return the next reply of a kind; Refused where the case, or the process, ended."""
@@ -172,6 +176,9 @@ class Judge(Children):
         except ChildDied as death:
             how = why or str(death).splitlines()[0]
             raise Refused(f"{nodeid}: the process that judges its results died: {how}") from None
+        if why and kind is Loaded:
+            # It still has the case, without the arm that it was to load.
+            raise Refused(f"{nodeid}: {why}")
         return reply
 
 
