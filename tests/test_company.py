@@ -233,17 +233,28 @@ def in_singles(
 def test_a_gain_is_no_larger_than_in_blocks_of_one_call(new_ms: float, credited_pct: float) -> None:
     """What a call takes more because it is alone is the current best's as well."""
     for found in (
-        look_singles([replica(100.0)] * 2, in_singles(new_ms, 0.01)),
+        look_singles(
+            [replica(100.0)] * 2, in_singles(new_ms, 0.01), lambda: in_singles(new_ms, 0.01)
+        ),
         # Where each version has a process of its own, in the replicates themselves.
-        look_singles(in_singles(new_ms, 0.01, INCUMBENT), []),
+        look_singles(
+            in_singles(new_ms, 0.01, INCUMBENT), [], lambda: in_singles(new_ms, 0.01, INCUMBENT)
+        ),
     ):
         assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(credited_pct, abs=0.5)
 
 
 def test_what_single_calls_scatter_by_is_no_doubt() -> None:
-    found = look_singles([replica(100.0)] * 2, in_singles(6.5, 9.0))
+    found = look_singles([replica(100.0)] * 2, in_singles(6.5, 9.0), list)
     assert (found.doubt, found.excess) == ("", 0.0)
 
 
+def test_what_one_process_alone_shows_in_single_calls_is_no_doubt() -> None:
+    """A process may be slower than another in any block, by more than calls of its own scatter."""
+    asked = iter([in_singles(8.0, 0.01), in_singles(6.0, 0.01)])
+    found = look_singles([replica(100.0)] * 2, in_singles(8.0, 0.01), lambda: next(asked))
+    assert (found.doubt, found.excess) == ("", 0.0) and not [*asked]
+
+
 def test_where_no_single_call_was_timed_nothing_is_held() -> None:
-    assert look_singles([replica(100.0)] * 2, []) == CrossCheck()
+    assert look_singles([replica(100.0)] * 2, [], list) == CrossCheck()
