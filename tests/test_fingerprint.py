@@ -333,3 +333,11 @@ def hidden(names: Collection[str]) -> list[Path]:
         for name in names:
             Path(folder, name).touch()
         return [*fingerprint.hiding([Path(folder)])]
+
+
+@pytest.mark.parametrize("text", ["[pytest11]\nx =\n", "[pytest11]\nx\n", "[pytest11]\nx = \xff"])
+def test_metadata_that_nobody_can_read_names_no_plugin(text: str, tmp_path: Path) -> None:
+    metadata = tmp_path / "some.egg-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_bytes(text.encode("latin-1"))
+    assert [*fingerprint.declared_plugins(tmp_path)] == []

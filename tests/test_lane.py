@@ -265,3 +265,24 @@ def test_cases_that_lacked_memory_next_to_others_are_tried_again_one_after_the_o
     monkeypatch.setattr(arms, "start_nearby", start_nearby)
     lane_of(arms, "cuda").try_nearby()
     assert asked == [(["a", "b"], 8), (["b"], 1)]
+
+
+def test_the_runner_that_rests_gives_its_memory_to_what_lacks_it_near_the_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arms = Starting()
+    lane = lane_of(arms, "cuda")
+    lane.measure(2)
+    arms.asks_more = True
+    tried = []
+
+    def start_nearby(place: Place, room: int) -> Any:
+        is_short = not arms.started[-1].has_ended
+        tried.append(is_short)
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+        trying.short_of_memory = {*IDS} if is_short else set()
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane.try_nearby()
+    assert tried == [True, False]

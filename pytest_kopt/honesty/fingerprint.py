@@ -247,8 +247,13 @@ def declared_plugins(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.lower().endswith((".dist-info", ".egg-info")):
-            points = Distribution.at(path).entry_points.select(group="pytest11")
-            if names := [point.module for point in points]:
+            try:
+                points = Distribution.at(path).entry_points.select(group="pytest11")
+                names = [point.module for point in points]
+            except (AttributeError, TypeError, UnicodeDecodeError):
+                # Metadata that nobody can read: pytest fails by it, or passes it over.
+                names = []
+            if names:
                 yield path / "entry_points.txt", names
 
 

@@ -19,7 +19,13 @@ from pytest_kopt.cases.details import tuning_flags
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, WorkerOrders
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Tried, held_out_findings, merged, untried
+from pytest_kopt.honesty.nearby_shapes import (
+    NO_MEMORY_LEFT,
+    Tried,
+    held_out_findings,
+    merged,
+    untried,
+)
 from pytest_kopt.paired.arms import Arms, NotComparable, Versions
 from pytest_kopt.paired.judge import Judge, Refused
 from pytest_kopt.paired.nearby import Nearby
@@ -293,11 +299,14 @@ class Lane:
         while ids:
             if self._abandoned:
                 raise NotComparable("abandoned")
-            with self._lone_runner(ids, self._last) as runner:
+            last = self._last
+            with self._lone_runner(ids, last) as runner:
                 try:
                     return self._run(runner, ids, turns=turns)
                 except Refused as refused:
-                    self._go_on_after(refused, runner)
+                    # One that rested since its replicate says nothing of how versions are held.
+                    if runner is not last or runner.are_orphans:
+                        self._go_on_after(refused, runner)
         return {}
 
     def try_nearby(self) -> None:
@@ -313,6 +322,12 @@ class Lane:
                 raise NotComparable("abandoned")
             self._end_nearby()
             if nearby.are_orphans:
+                continue
+            is_short = any(shape.untried == NO_MEMORY_LEFT for shape in tried)
+            if self._last and (is_short or nearby.short_of_memory):
+                # The runner that rests holds memory that they lack.
+                self._dismiss_last()
+                self._await_leaving()
                 continue
             self._has_room &= not nearby.short_of_memory
             self.tried += tried

@@ -40,8 +40,8 @@ _WRONG_DB = 5.0
 #: by no less than `downgrades` lets pass. And the SNR that is exact enough for that.
 _BELOW_OTHER_DB, _EXACT_DB = 16.0, 60.0
 #: Such a share of integers may miss their gate, with that SNR in dB: content that is scaled has
-#: ties, and leaving out so few saves nothing.
-_FEW, _FEW_DB = 1 / 200, 20.0
+#: ties, and leaving out so few saves nothing. Of so many or more one may miss in any case.
+_FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
 #: What JSON carries as it is.
@@ -94,7 +94,8 @@ def plainly_wrong(
             close = min(before.snr_db, _EXACT_DB) - _BELOW_OTHER_DB
             least[before.name] = max(floors.get(before.name, _WRONG_DB), close)
         elif before.passed:
-            least[before.name] = _FEW_DB if _misses_few(now) else math.inf
+            is_few = _misses_few(now, other.get(before.name))
+            least[before.name] = _FEW_DB if is_few else math.inf
     return _below(comparisons, least)
 
 
@@ -105,8 +106,11 @@ def _is_exact(result: Any) -> bool:
     return isinstance(result, int)
 
 
-def _misses_few(comparison: Comparison) -> bool:
-    return comparison.figures is not None and comparison.figures.mismatch_share <= _FEW
+def _misses_few(comparison: Comparison, result: Any) -> bool:
+    """Say whether few elements of a result miss, or one where that is a larger share."""
+    size = result.numel() if isinstance(result, torch.Tensor) else 1
+    most = max(_FEW, 1 / size) if size >= _SMALL else _FEW
+    return comparison.figures is not None and comparison.figures.mismatch_share <= most
 
 
 def _below(comparisons: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
