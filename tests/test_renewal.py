@@ -328,8 +328,8 @@ class Numbered(torch.autograd.Function):
         return grad * ctx.number
 
 
-def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it() -> None:
-    """A forward that is not timed could do the backward's work."""
+def numbered_blocks() -> list[Spotted]:
+    """Return the block of a forward that is numbered, and that of its backward."""
     case = declare(
         "t.py::test_it",
         "memory",
@@ -344,7 +344,12 @@ def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it(
     pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
     versions = {"": Numbered.apply}
     (blocks,) = prepare_blocks(versions, [case], pool, bench, 1, engines=["auto"]).values()
-    forward, backward = blocks
+    return blocks
+
+
+def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it() -> None:
+    """A forward that is not timed could do the backward's work."""
+    forward, backward = numbered_blocks()
     forward.write(5)
     before = Numbered.forwards
     forward.run_written()
@@ -358,21 +363,7 @@ def test_a_backward_goes_over_the_graph_of_the_forward_that_was_timed_before_it(
 
 
 def test_the_first_calls_of_a_block_run_alone_on_content_of_their_own() -> None:
-    case = declare(
-        "t.py::test",
-        "memory",
-        Numbered.apply,
-        inputs=lambda: (torch.randn(8, requires_grad=True),),
-        reference=Numbered.apply,
-        dims={"n": 8},
-        backward=True,
-        nbytes=64,
-    )
-    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
-    arms = prepare_blocks(
-        {"": Numbered.apply}, [case], pool, Bench("cpu", "auto", 1), 1, engines=["auto"]
-    )
-    forward, backward = arms[""]
+    forward, backward = numbered_blocks()
     inputs = [recorder.call.inputs[0] for recorder in forward._recorders]
     for seed, calls in ((5, 0), (6, 1), (7, 2), (8, 0)):
         before, met = Numbered.forwards, [content(x) for x in inputs]
