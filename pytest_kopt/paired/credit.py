@@ -18,6 +18,9 @@ for which it takes longer has moved its work there (a hook, a finalizer, a clock
 The fourth is the clock of the deciding process. A gain of processor time that this clock shows to
 be a loss, as calls wait, is none. Blocks that a GPU replays are run many times over as well, so
 that what passes around them cancels: a gain has to show there by the outside clock too.
+
+The last has calls that meet their input values alone: blocks of one call on the CPU, on a GPU calls
+on values that none of them met before.
 """
 
 from __future__ import annotations
