@@ -40,10 +40,9 @@ from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.channel import prepare
 from pytest_kopt.versions.affected_modules import project_modules
 
-#: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
-_LIBRARIES = ("torch", "triton")
+#: Without torch no case runs. What is not there, like Triton or a vendor's library, is left out.
 _FIRST = (
-    *("pytest", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
+    *("torch", "pytest", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
     *("pytest_kopt.cases.running.run_case", "pytest_kopt.cases.running.timed_versions"),
     *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
     # pytest loads these as it starts.
@@ -76,7 +75,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
     leave_project(project_around(Path.cwd()))
-    _import(_LIBRARIES)
+    _import(["triton"])
     hashing = threading.Thread(target=_hash_triton)
     hashing.start()
     _import(_FIRST)
