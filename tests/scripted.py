@@ -11,7 +11,6 @@ import pytest
 
 from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import contents
-from pytest_kopt.honesty import outputs
 from pytest_kopt.measure import wall
 from pytest_kopt.paired.samples import BlockTime
 
@@ -25,7 +24,7 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._now = 0.0
         patch.setattr(time, "perf_counter", self.now)
-        for module in (contents, outputs, wall):
+        for module in (contents, wall):
             patch.setattr(module, "perf_counter", self.now)
         # By this clock all that other threads and processes do would take no time.
         for module in (contents, checking):

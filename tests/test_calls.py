@@ -26,12 +26,9 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "answers": [
         (check, "fresh_content"),
         (contents, "same_addresses"),
-        (contents, "few_elements"),
         (contents, "few_of_a_weight"),
         (contents, "after_many_calls"),
-        (contents, "other_addresses"),
     ],
-    "memory": [(contents, "recycled")],
     "equal calls": [(check, "equal_calls")],
     "clock": [(timing, "sets_on_cpu")],
     "samples": [(timing, "time_block"), (timing, "wrong_results")],

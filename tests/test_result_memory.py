@@ -151,26 +151,6 @@ def test_a_kernel_may_keep_its_last_result() -> None:
     assert names(check(kernel)) == set()
 
 
-@pytest.mark.parametrize(("a_cycle", "calls"), [(True, 1), (False, 5)])
-def test_what_only_a_cycle_keeps_is_nobodys(
-    a_cycle: bool, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Triton's interpreter leaves results so; nobody holds a thousand of them to find a ring."""
-    monkeypatch.setattr(outputs, "_HELD_CALLS", 4)
-    kept: list[Any] = []
-    made: list[None] = []
-
-    def call() -> list[Tensor]:
-        made.append(None)
-        result = torch.zeros(4)
-        keeper: list[Any] = [result]
-        (keeper if a_cycle else kept).append(keeper)
-        return [result]
-
-    assert outputs.recycled(call, ()) == []
-    assert len(made) == calls
-
-
 def test_a_kernel_that_writes_to_its_input_is_named() -> None:
     def kernel(x: Tensor, w: Tensor) -> Tensor:
         out = honest(x, w)

@@ -134,23 +134,6 @@ def overwrite(
                 _write(target, source)
 
 
-def disturbed(
-    arguments: Sequence[Any], weights: Container[int], generator: torch.Generator
-) -> list[Any]:
-    """Return inputs in which a few elements of the activations have changed places.
-
-    Sum, extremes, corners and nearly all elements stay as they were, so that a fingerprint of the
-    content stays too; the result does not. Only floating-point tensors are disturbed: the order of
-    integers can be a structure (offsets, indices).
-    """
-    result = fresh_copies(arguments)
-    for position, value in enumerate(result):
-        for tensor in tensors(value) if position not in weights else ():
-            if has_room(tensor):
-                exchange(tensor.data, places(tensor.numel(), generator))
-    return result
-
-
 def can_be_updated(weight: torch.Tensor) -> bool:
     """Say whether a few elements of a weight can change places and leave it what it is."""
     return has_room(weight) and not says_twice(weight)
@@ -171,11 +154,6 @@ def updated(
                 chosen = torch.randperm(len(drawn), generator=generator)[:most]
                 exchange(tensor.data, drawn[chosen])
     return result
-
-
-def can_be_disturbed(arguments: Sequence[Any], weights: Container[int]) -> bool:
-    """Say whether some activation has enough elements to change a few unnoticed."""
-    return any(map(has_room, activations(arguments, weights)))
 
 
 def has_room(tensor: torch.Tensor) -> bool:

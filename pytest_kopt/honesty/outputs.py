@@ -7,14 +7,11 @@ than one that is an ulp away.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_kopt.honesty.accuracy import ANOTHER_ORDER, IN_ORDER, WORSE_DB, Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -24,11 +21,9 @@ from pytest_kopt.numerics.nested import address, mapped, same_bits, tensors
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-#: How many results are held at most to see whether their memory is handed out again.
-_HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
 #: A reference that changed by less could give the same bits in a coarse output.
 _MATERIAL = 0.25
-_SHARED = Finding(
+SHARED = Finding(
     "output-shared",
     "two calls returned the same memory while both results were in use",
     advice="compute each result into memory of its own",
@@ -149,54 +144,16 @@ def shared(
 
     `shareable` are the inputs' storages, of which a result may be a view.
     """
-    return [_SHARED] if _places(live_before, shareable) & _places(live, shareable) else []
+    return [SHARED] if places(live_before, shareable) & places(live, shareable) else []
 
 
-def recycled(
-    call: Callable[[], Sequence[torch.Tensor]], shareable: Container[int]
-) -> list[Finding]:
-    """Return a finding when results come in memory of earlier ones that are still in use.
-
-    Two calls do not show a ring of buffers. If a result lives on when no reference to it is left
-    here, many are held.
-    """
-    if not _lives_on(call, shareable):
-        return []
-    results: list[Sequence[torch.Tensor]] = []
-    places: set[int] = set()
-    nbytes, end = 0, perf_counter() + _HELD_SECONDS
-    while len(results) < _HELD_CALLS and nbytes < _HELD_BYTES and perf_counter() < end:
-        # Their memory and not the objects: a view of a result is all that a caller may keep.
-        results.append([_detach(result) for result in call()])
-        addresses = _places(results[-1], shareable)
-        if places & addresses:
-            return [_SHARED]
-        places |= addresses
-        nbytes += sum(result.untyped_storage().nbytes() for result in results[-1])
-    return []
-
-
-def _places(items: Sequence[torch.Tensor], shareable: Container[int]) -> set[int]:
+def places(items: Sequence[torch.Tensor], shareable: Container[int]) -> set[int]:
     """Return where results lie that are no views of inputs; nothing for what refuses to be read."""
     try:
         addresses = {t.untyped_storage().data_ptr() for t in items if t.numel()}
     except RuntimeError:
         return set()
     return {place for place in addresses if place and place not in shareable}
-
-
-def _lives_on(call: Callable[[], Sequence[torch.Tensor]], shareable: Container[int]) -> bool:
-    """Say whether a call's result, but for views of its inputs, is kept by somebody else."""
-    storages = [result.untyped_storage() for result in call()]
-    references = [
-        StorageWeakRef(s) for s in storages if s.data_ptr() not in shareable and s.nbytes()
-    ]
-    del storages
-    if all(storage.expired() for storage in references):
-        return False
-    # What is left in a cycle, as Triton's interpreter leaves it, is nobody's.
-    gc.collect()
-    return not all(storage.expired() for storage in references)
 
 
 def stale(

@@ -154,20 +154,16 @@ def _steps(checking: Checking) -> Iterator[CheckStep]:
 def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
     """Yield those that hold the results of calls against each other, or against the reference's."""
     yield contents.other_groups
-    yield contents.few_elements
     weights = (checking.pristine[place] for place in checking.case.weights)
     if any(map(can_be_updated, tensors([*weights]))):
         yield contents.few_of_a_weight
-    if checking.is_short:
-        yield contents.recycled
     if checking.bench.language not in ("", "TORCH"):
         yield by_hand
     if checking.is_short:
         yield equal_calls
+        yield contents.after_many_calls
     if checking.case.batch_invariant:
         yield parts_of_a_batch
-    yield contents.after_many_calls
-    yield contents.other_addresses
 
 
 def _count_flops(checking: Checking) -> None:

@@ -29,7 +29,7 @@ from pytest_kopt.cases.running.against_reference import (
     nearest,
     pairs,
 )
-from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run, make_inputs
+from pytest_kopt.cases.running.execution import CandidateFunction, Pass, Run
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, outputs, renewal
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -126,8 +126,6 @@ class Checking:
     seconds: float = math.inf
     #: Whether two contents have been judged by the gates.
     is_settled: bool = False
-    #: Whether an activation has room for a change of a few elements.
-    is_disturbable: bool = True
     #: Whether only a few elements of the content changed since the call before.
     is_renewed_a_little: bool = False
     #: For how many seconds calls were judged.
@@ -212,20 +210,6 @@ class Checking:
         self.used = [
             old if contents(old) else new for old, new in zip(self.used, fresh, strict=True)
         ]
-        self.pristine = fresh_copies(fresh)
-
-    def renew_a_little(self) -> None:
-        """Write new activations and leave the weights, as between two steps of training."""
-        weights = self.case.weights
-        self.is_renewed_a_little = self.is_disturbable
-        if self.is_disturbable:
-            fresh = inputs.disturbed(self.pristine, weights, self.generator)
-        else:
-            seed = int(torch.randint(1 << 62, (), generator=self.generator))
-            fresh = list(make_inputs(self.case, seed))
-            for place in weights:
-                fresh[place] = self.pristine[place]
-        inputs.overwrite(self.used, fresh, self.case.weights, only_activations=True)
         self.pristine = fresh_copies(fresh)
 
     def restore(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -30,16 +30,15 @@ from pytest_kopt.cases.running.checking import (
     IDLE_SHARE,
     LONG_SECONDS,
     Checking,
-    named,
     seconds_of_others,
 )
-from pytest_kopt.cases.running.execution import Pass, make_inputs, runs_compiled
+from pytest_kopt.cases.running.execution import Pass, make_inputs
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.honesty import inputs, outputs, renewal
+from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import NARROW_REFERENCE
 from pytest_kopt.numerics.compare import InvalidReference, compare
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import fresh_copies
 from pytest_kopt.process_tree import children, stat_of
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
@@ -55,27 +54,17 @@ _FEW = 4
 
 
 def same_addresses(checking: Checking) -> None:
-    _call_on_new_content(checking, checking.seeds["again"])
+    _call_on_new_content(checking, checking.seeds["again"], "new content at the same addresses")
     checking.is_settled = True
 
 
-def _call_on_new_content(checking: Checking, seed: int) -> None:
+def after_many_calls(checking: Checking) -> None:
+    _call_on_new_content(checking, checking.seeds["last"], "new content after many calls")
+
+
+def _call_on_new_content(checking: Checking, seed: int, call_name: str) -> None:
     checking.renew(make_inputs(checking.case, seed))
-    checking.call("new content at the same addresses", seed)
-
-
-def few_elements(checking: Checking) -> None:
-    """Change a few elements only; a kernel that is right about one such content is about two."""
-    seed, weights = checking.seeds["disturb"], checking.case.weights
-    if not inputs.can_be_disturbed(checking.pristine, weights):
-        checking.is_disturbable = False
-        _call_on_new_content(checking, seed)
-        return
-    disturbed = inputs.disturbed(make_inputs(checking.case, seed), weights, checking.generator)
-    checking.is_disturbable = _works_in_another_order(checking, disturbed, "content", seed)
-    if checking.is_disturbable:
-        checking.renew_a_little()
-        checking.call("the same content except for a few elements", seed)
+    checking.call(call_name, seed)
 
 
 def few_of_a_weight(checking: Checking) -> None:
@@ -104,7 +93,7 @@ def _works_in_another_order(checking: Checking, fresh: Sequence[Any], what: str,
             return True
     if not any(finding.rejects for finding in checking.findings[len(before[1]) :]):
         checking.comparisons, checking.findings, checking.broken = before
-        _call_on_new_content(checking, seed)
+        _call_on_new_content(checking, seed, f"other {what}")
     return False
 
 
@@ -161,50 +150,6 @@ def _wrong(call_name: str, rejects: bool) -> Finding:
         ),
         rejects=rejects,
     )
-
-
-def recycled(checking: Checking) -> list[Finding]:
-    shareable = checking.candidate.shareable_memory(checking.used)
-    return outputs.recycled(lambda: tensors(checking.call_unjudged()), shareable)
-
-
-def after_many_calls(checking: Checking) -> Iterator[Finding]:
-    """Be right after dozens of calls as well, on content much like the first, foreseeable one."""
-    pristine, first, expected = checking.first
-    if checking.is_disturbable:
-        fresh = inputs.disturbed(pristine, checking.case.weights, checking.generator)
-    else:
-        fresh = list(make_inputs(checking.case, checking.seeds["last"]))
-    checking.renew(fresh)
-    call_name = "after many calls"
-    checking.call(call_name, checking.seeds["last"])
-    last, last_expected = checking.last.copies, checking.expected
-    yield from outputs.stale(
-        call_name,
-        first.copies.all,
-        last.all,
-        expected.all,
-        last_expected.all,
-        rejects=not checking.is_disturbable,
-    )
-
-
-def other_addresses(checking: Checking) -> Iterator[Finding]:
-    """Be right about the same content at other addresses, with allocations full of NaN."""
-    moved, seed = fresh_copies(checking.pristine), checking.seeds["last"]
-    # Compiled functions would be compiled anew for poisoned allocations.
-    is_costly = not checking.is_short or runs_compiled(checking.call_unjudged)
-    renewal.poison_freed(checking.last.copies.results)
-    with nullcontext() if is_costly else renewal.poisoned_allocations():
-        run = checking.candidate(moved, seed)
-    spoiled = checking.judged(run)
-    if all(comparison.passed for comparison in spoiled):
-        return
-    checking.comparisons += [named(comparison, "at other addresses") for comparison in spoiled]
-    inputs.restore(moved, checking.pristine, checking.case.rewritten)
-    plain = checking.judged(checking.candidate(moved, seed))
-    if all(comparison.passed for comparison in plain):
-        yield renewal.UNWRITTEN
 
 
 def aftermath(checking: Checking) -> Iterator[Finding]:
