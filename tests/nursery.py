@@ -437,7 +437,7 @@ def _load_plugins() -> None:
         importlib.import_module("pytest_kopt.versions.affected_modules").project_modules(
             Path(empty)
         )
-        importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
+        importlib.import_module("pytest_kopt.knowledge.facts").product_of("cpu")
         messages = {**channel._ORDERS, **channel._REPLIES}.values()
         for kind in (CaseResult, ExpectedCase, WorkerOrders, *messages):
             models._adapter(kind)

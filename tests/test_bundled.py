@@ -48,9 +48,9 @@ def test_an_installed_wheel_answers_from_its_own_copy(tmp_path: Path) -> None:
     skill = {path.relative_to(PACKAGE) for path in (PACKAGE / SKILL).rglob("*.*")}
     assert len(skill) == 5 and all((site / "pytest_kopt" / path).is_file() for path in skill)
     code = (
-        "import pytest_kopt; from pytest_kopt.knowledge.facts import Facts; "
+        "import pytest_kopt; from pytest_kopt.knowledge.facts import fact_of; "
         "print(pytest_kopt.__file__); "
-        "print(Facts().fact('hbm_bandwidth', 'sm_90', 'H200').citation())"
+        "print(fact_of('hbm_bandwidth', 'sm_90', 'H200').citation())"
     )
     paths = [entry for entry in sys.path if entry and Path(entry).resolve() != REPOSITORY]
     done = subprocess.run(

@@ -10,7 +10,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.manifest import ARCHITECTURES
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.knowledge.facts import facts_of, product_of
 from pytest_kopt.show.files.summary import campaign_readme
 from tests.campaigns import campaign_at, record
 from tests.test_advice import EVIDENCE
@@ -29,13 +29,13 @@ def models_in(text: str) -> set[str]:
     return {model for model in ARCHITECTURES if f":{model}." in text}
 
 
-@pytest.mark.parametrize("model", [model for model in ARCHITECTURES if Facts().product(model)])
+@pytest.mark.parametrize("model", [model for model in ARCHITECTURES if product_of(model)])
 def test_a_campaign_on_a_model_has_all_of_its_facts_and_no_sisters(
     tmp_path: Path, model: str
 ) -> None:
     text = with_readme(tmp_path, target_gpu=model).layout.readme.read_text()
     assert models_in(text) == {model}
-    for fact in Facts().sheet(ARCHITECTURES[model], model):
+    for fact in facts_of(ARCHITECTURES[model], model):
         assert f"- {fact.citation()}\n" in text
 
 

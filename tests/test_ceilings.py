@@ -7,10 +7,9 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.work import PRODUCT_MARGIN
 from pytest_kopt.knowledge import facts
-from pytest_kopt.knowledge.facts import Copied, DeviceCeilings, Facts, MeasuredCeiling, Multiplied
+from pytest_kopt.knowledge.facts import Copied, DeviceCeilings, MeasuredCeiling, Multiplied
 
 H200 = "NVIDIA H200"
-FACTS = Facts()
 
 
 def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> MeasuredCeiling:
@@ -27,7 +26,7 @@ def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> Meas
 
 
 def test_the_documented_peak_serves_until_something_was_measured() -> None:
-    known = DeviceCeilings(H200, None, FACTS)
+    known = DeviceCeilings(H200, None)
     assert known.bandwidth.value == 4.8
     rate = known.rate("bfloat16")
     assert rate.documented == 989.5
@@ -39,7 +38,7 @@ def test_the_documented_peak_serves_until_something_was_measured() -> None:
 
 
 def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
-    known = DeviceCeilings(H200, measured(), FACTS)
+    known = DeviceCeilings(H200, measured())
     assert known.bandwidth.value == 4.3
     assert known.bandwidth.documented == 4.8
     assert known.bandwidth.source == (
@@ -57,25 +56,25 @@ def test_a_measurement_above_the_documented_peak_is_an_error(
     given: MeasuredCeiling, metric: str
 ) -> None:
     with pytest.raises(BadInput, match=f"the measured {metric}, .* exceeds the documented peak"):
-        DeviceCeilings(H200, given, FACTS)
+        DeviceCeilings(H200, given)
 
 
 def test_the_peak_itself_can_be_reached() -> None:
-    assert DeviceCeilings(H200, measured(bf16=1000.0), FACTS).rate("bfloat16").value == 1000.0
-    assert DeviceCeilings(H200, measured(copy=4.8), FACTS).bandwidth.value == 4.8
+    assert DeviceCeilings(H200, measured(bf16=1000.0)).rate("bfloat16").value == 1000.0
+    assert DeviceCeilings(H200, measured(copy=4.8)).bandwidth.value == 4.8
 
 
 def test_a_device_without_a_document_has_only_what_was_measured() -> None:
-    unknown = DeviceCeilings("NVIDIA GH200 480GB", None, FACTS)
+    unknown = DeviceCeilings("NVIDIA GH200 480GB", None)
     assert unknown.bandwidth.value is None
     assert unknown.rate("bfloat16").value is None
     assert "UNKNOWN (NVIDIA GH200 480GB is in no spec file)" in unknown.bandwidth.source
-    known = DeviceCeilings("NVIDIA GH200 480GB", measured("NVIDIA GH200 480GB", copy=99.0), FACTS)
+    known = DeviceCeilings("NVIDIA GH200 480GB", measured("NVIDIA GH200 480GB", copy=99.0))
     assert known.bandwidth.value == 99.0
 
 
 def test_a_dtype_that_nobody_knows_is_unknown() -> None:
-    rate = DeviceCeilings(H200, None, FACTS).rate("complex64")
+    rate = DeviceCeilings(H200, None).rate("complex64")
     assert rate.value is None and "UNKNOWN" in rate.source
 
 
@@ -88,7 +87,7 @@ def test_a_dtype_that_nobody_knows_is_unknown() -> None:
     ],
 )
 def test_fp4_has_its_documented_peak(device: str, peak: float | None, key: str) -> None:
-    rate = DeviceCeilings(device, None, FACTS).rate("float4_e2m1fn_x2")
+    rate = DeviceCeilings(device, None).rate("float4_e2m1fn_x2")
     assert rate.value == peak and key in rate.source
 
 
@@ -98,17 +97,15 @@ def test_fp4_has_its_documented_peak(device: str, peak: float | None, key: str) 
 )
 def test_no_documented_peak_is_beyond_what_the_physics_check_allows(device: str) -> None:
     """The check knows a product in bf16 only, which reaches 60 % of its peak or more."""
-    known = DeviceCeilings(device, None, FACTS)
+    known = DeviceCeilings(device, None)
     bf16, narrow = known.rate("bfloat16").value, known.rate("float4_e2m1fn_x2").value
     assert bf16 and narrow and narrow <= 0.6 * PRODUCT_MARGIN["cuda"] * bf16
 
 
 def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None:
-    cold = DeviceCeilings(H200, measured(), FACTS)
+    cold = DeviceCeilings(H200, measured())
     assert cold.bandwidth_for(1 << 20).value == 4.3
-    warm = DeviceCeilings(
-        "some CPU", measured("some CPU").model_copy(update={"kind": "cpu"}), FACTS
-    )
+    warm = DeviceCeilings("some CPU", measured("some CPU").model_copy(update={"kind": "cpu"}))
     assert warm.bandwidth_for(1 << 20).value == 9.0
     assert warm.bandwidth_for(1 << 20).source.startswith("copy bandwidth within caches: 9 TB/s")
     assert warm.bandwidth_for(1 << 30).value == 4.3
@@ -144,7 +141,7 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "float7" in found.skipped["float7"]
     assert set(found.launch_us) == {"wall"}
     assert set(found.versions) >= {"torch", "python", "pytest-kopt"}
-    assert DeviceCeilings(found.device, found, FACTS).bandwidth.value == found.copy_tb_per_s
+    assert DeviceCeilings(found.device, found).bandwidth.value == found.copy_tb_per_s
 
 
 @pytest.mark.gpu
@@ -155,7 +152,7 @@ def test_a_gpu_stays_below_its_documented_peaks() -> None:
     from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     found = measure_ceilings("cuda")
-    known = DeviceCeilings(found.device, found, FACTS)
+    known = DeviceCeilings(found.device, found)
     assert known.bandwidth.value == found.copy_tb_per_s
     assert found.matrix["bfloat16"].tflops > found.matrix["float32"].tflops
     assert 0 < found.launch_us["graph"] < found.launch_us["wall"]

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-import yaml
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign.manifest import ARCHITECTURES
-from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge.facts import Facts, Product
+from pytest_kopt.knowledge.facts import Product, fact_of, product_of, products_of
 
 ROOT = bundled("knowledge")
 SPECIFIED = [path.parent.name for path in sorted(ROOT.glob("hardware/*/spec.yaml"))]
@@ -20,27 +17,8 @@ VENDORS = (
 )
 
 
-def spec(value: object, **more: object) -> dict[str, object]:
-    source = {"document": "Data sheet", "section": "page 1", "url": "https://vendor.example/a"}
-    entry = {"value": value, "unit": "TB/s", "source": source, "checked": "document"}
-    return {**entry, "read": "2026-11-21", **more}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT, tmp_path / "knowledge")
-    return tmp_path / "knowledge"
-
-
-def write(folder: Path, entry: dict[str, object]) -> None:
-    path = folder / "hardware" / "sm_90" / "spec.yaml"
-    document = yaml.safe_load(path.read_text())
-    document["platforms"]["H200"]["specs"] = {"hbm_bandwidth": entry}
-    path.write_text(yaml.safe_dump(document))
-
-
 def test_a_fact_is_cited_with_its_place() -> None:
-    fact = Facts().fact("hbm_bandwidth", "sm_90", "H200")
+    fact = fact_of("hbm_bandwidth", "sm_90", "H200")
     assert fact.citation() == (
         "hbm_bandwidth: 4.8 TB/s <- knowledge/hardware/sm_90/spec.yaml:H200.hbm_bandwidth"
     )
@@ -51,21 +29,20 @@ def test_a_fact_is_cited_with_its_place() -> None:
     [("l2_size", "H20"), ("hbm_bandwidth", "H20"), ("no_such_metric", None), ("l2_size", "H999")],
 )
 def test_what_the_files_do_not_know_is_unknown(metric: str, product: str | None) -> None:
-    fact = Facts().fact(metric, "sm_90", product)
+    fact = fact_of(metric, "sm_90", product)
     assert fact.value is None
     assert f"{metric}: UNKNOWN <- knowledge/hardware/sm_90/spec.yaml" in fact.citation()
 
 
 def test_an_architecture_without_a_file_knows_nothing() -> None:
-    assert Facts().fact("warp_size", "sm_80").value is None
+    assert fact_of("warp_size", "sm_80").value is None
 
 
 def test_only_the_whole_name_of_a_device_is_a_product() -> None:
-    facts = Facts()
-    assert facts.product("NVIDIA H200") == Product("sm_90", "H200")
-    assert facts.product("AMD Instinct MI300X") == Product("gfx942", "MI300X")
+    assert product_of("NVIDIA H200") == Product("sm_90", "H200")
+    assert product_of("AMD Instinct MI300X") == Product("gfx942", "MI300X")
     for sister in ("NVIDIA H20-3e", "NVIDIA L40", "NVIDIA GH200 480GB", "NVIDIA H2", "cpu"):
-        assert facts.product(sister) is None
+        assert product_of(sister) is None
 
 
 @pytest.mark.parametrize(
@@ -83,10 +60,9 @@ def test_only_the_whole_name_of_a_device_is_a_product() -> None:
     ],
 )
 def test_a_device_is_known_by_the_name_that_it_gives_itself(device: str, product: Product) -> None:
-    facts = Facts()
-    assert facts.product(device) == product
+    assert product_of(device) == product
     for metric in ("hbm_bandwidth", "matrix_peak_bf16_dense"):
-        assert facts.fact(metric, *product).value
+        assert fact_of(metric, *product).value
 
 
 @pytest.mark.parametrize(
@@ -98,47 +74,24 @@ def test_a_device_is_known_by_the_name_that_it_gives_itself(device: str, product
     ],
 )
 def test_a_peak_is_what_its_units_do_at_its_clock(product: str, units: int, flops: int) -> None:
-    facts, architecture = Facts(), ARCHITECTURES[product]
-    peak = facts.fact("matrix_peak_bf16_dense", architecture, product)
+    architecture = ARCHITECTURES[product]
+    peak = fact_of("matrix_peak_bf16_dense", architecture, product)
     assert peak.value and peak.clock_mhz
     assert peak.value == pytest.approx(units * flops * peak.clock_mhz / 1e6, rel=0.002)
-    assert facts.fact("sm_count", architecture, product).value == units
-    highest = facts.fact("highest_clock", architecture, product).value
+    assert fact_of("sm_count", architecture, product).value == units
+    highest = fact_of("highest_clock", architecture, product).value
     assert highest and highest >= peak.clock_mhz
 
 
 def test_the_index_and_the_manifest_agree_on_architectures() -> None:
-    facts = Facts()
-    known = {product: arch for arch in SPECIFIED for product in facts.products(arch)}
+    known = {product: arch for arch in SPECIFIED for product in products_of(arch)}
     assert known.items() <= ARCHITECTURES.items()
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {**spec(4.8), "source": None},
-        spec("UNKNOWN"),
-        {"value": "UNKNOWN", "unit": "TB/s", "read": "2026-11-21"},
-        spec(-1.0),
-        spec("about 4.8"),
-        {**spec(4.8), "checked": None},
-        {**spec(4.8), "source": {"document": "d", "section": "s", "url": "a friend"}},
-    ],
-    ids=["no source", "unknown with one", "not sought", "negative", "hedged", "unread", "no url"],
-)
-def test_a_number_without_a_resolvable_source_is_refused(
-    folder: Path, entry: dict[str, object]
-) -> None:
-    write(folder, entry)
-    with pytest.raises(BadInput, match=r"H200\.specs\.hbm_bandwidth"):
-        Facts(folder).fact("hbm_bandwidth", "sm_90", "H200")
-
-
 def test_every_spec_file_is_answered_from() -> None:
-    facts = Facts()
     for architecture in SPECIFIED:
-        for product in facts.products(architecture):
-            assert facts.fact("hbm_bandwidth", architecture, product).unit == "TB/s"
+        for product in products_of(architecture):
+            assert fact_of("hbm_bandwidth", architecture, product).unit == "TB/s"
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("hardware/*/spec.yaml")), ids=str)

@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_kopt.documents import validate
-from pytest_kopt.errors import BadInput
-from pytest_kopt.knowledge.facts import Entry, with_documents
-
 REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "knowledge"
 PAGES = sorted(ROOT.rglob("*.md"))
@@ -31,6 +27,9 @@ CITATION = re.compile(
 ASIDE = re.compile(
     r"(?P<value>[\d.]+)( bytes)? <- (?P<file>docs/results/\w+\.json):(?P<key>[\w.]+)"
 )
+#: The keys of a fact, and where its source lies.
+KEYS = {"value", "unit", "source", "checked", "clock_mhz", "derivation", "tried", "read"}
+PLACES = {"url": r"https://[^/\s]+/\S*", "file": r"docs/results/\w+\.json"}
 BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 #: A file that is written for agents is no document, and a competitor's page no source.
 AGENTS = re.compile(r"\.claude|SKILL\.md|\bskills/", re.I)
@@ -48,6 +47,15 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
+def with_documents(part: Any, sources: dict[str, dict[str, str]]) -> Any:
+    """Return a part of a spec file, with the document itself in each source that names one."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("of") in sources:
+        return sources[part["of"]] | {key: part[key] for key in part if key != "of"}
+    return {key: with_documents(each, sources) for key, each in part.items() if key != "sources"}
+
+
 def entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     document = with_documents(load(path), load(path)["sources"])
     yield from document["specs"].items()
@@ -60,21 +68,28 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def is_sourced(entry: dict[str, Any]) -> bool:
+    """Whether a fact has a value with a source that leads somewhere, or is UNKNOWN once sought."""
+    value, source, checked = entry["value"], entry.get("source"), entry.get("checked")
+    if not (entry.keys() <= KEYS and entry["unit"] and isinstance(entry["read"], datetime.date)):
+        return False
+    if value == "UNKNOWN":
+        return source is None and bool(entry.get("tried"))
+    place = "file" if checked in ("device", "measured") else "url"
+    return (
+        isinstance(value, int | float)
+        and value > 0
+        and checked in ("device", "measured", "document", "quotation")
+        and source is not None
+        and source.keys() == {"document", "section", place}
+        and all(source.values())
+        and re.fullmatch(PLACES[place], source[place]) is not None
+    )
+
+
 @pytest.mark.parametrize("path", SPECS, ids=name_of)
 def test_every_value_has_a_source_or_is_unknown(path: Path) -> None:
-    for key, entry in entries(path):
-        assert entry["unit"], key
-        assert isinstance(entry["read"], datetime.date), key
-        if entry["value"] == "UNKNOWN":
-            assert entry["tried"], key
-            assert "source" not in entry, key
-            continue
-        assert entry["value"] > 0, key
-        source = entry["source"]
-        assert source["document"], key
-        assert source["section"], key
-        assert ("file" in source) == (entry["checked"] in ("device", "measured")), key
-        assert "file" in source or source["url"].startswith("https://"), key
+    assert not [key for key, entry in entries(path) if not is_sourced(entry)]
 
 
 @pytest.mark.parametrize("path", SPECS, ids=name_of)
@@ -131,7 +146,7 @@ def own(value: object, unit: str, section: str, **more: object) -> dict[str, Any
         "file": "docs/results/device_h100.json",
     }
     entry = {"value": value, "unit": unit, "source": source, "checked": "device"}
-    return {**entry, "read": "2026-11-25", **more}
+    return {**entry, "read": datetime.date(2026, 11, 25), **more}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +163,7 @@ def own(value: object, unit: str, section: str, **more: object) -> dict[str, Any
 def test_a_device_fact_is_what_the_device_said(
     key: str, entry: dict[str, Any], right: bool
 ) -> None:
-    validate(Entry, entry, where=key)
+    assert is_sourced(entry)
     assert agrees("sm_90", key, entry) == right
 
 
@@ -159,12 +174,19 @@ def test_a_device_fact_is_what_the_device_said(
         {"source": {"document": "d", "section": "s", "url": "https://vendor.example/a"}},
         {"source": {"document": "d", "section": "s"}},
         {"source": {"document": "d", "section": "s", "file": "notes/device.json"}},
+        {"source": {"document": "d", "section": "s", "url": "a friend"}, "checked": "document"},
+        {"source": None},
+        {"checked": None},
+        {"value": "UNKNOWN"},
+        {"value": "UNKNOWN", "source": None},
+        {"value": -1.0},
+        {"value": "about 132"},
+        {"note": "a key that nobody reads"},
     ],
-    ids=["document in a file", "device at a url", "nowhere", "elsewhere"],
+    ids=str,
 )
-def test_a_device_fact_without_results_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
-        validate(Entry, own(132, "SM", "sm_count", **more), where="H100.sm_count")
+def test_a_fact_without_a_source_is_told(more: dict[str, Any]) -> None:
+    assert not is_sourced(own(132, "SM", "sm_count") | more)
 
 
 @pytest.mark.parametrize("path", SPECS, ids=name_of)

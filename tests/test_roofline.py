@@ -13,7 +13,7 @@ from pytest_kopt.cases.case_rooflines import of_evidence, rate_of
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.knowledge.facts import DeviceCeilings, Facts
+from pytest_kopt.knowledge.facts import DeviceCeilings
 from pytest_kopt.roofline import (
     Limits,
     Roofline,
@@ -253,7 +253,7 @@ def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
     assert list(roofline_lines([])) == []
 
 
-H100 = DeviceCeilings("NVIDIA H100 80GB HBM3", None, Facts())
+H100 = DeviceCeilings("NVIDIA H100 80GB HBM3", None)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +289,6 @@ def test_float32_is_held_against_what_its_kernel_multiplies_in(
 
 
 def test_a_device_without_tf32_keeps_the_rate_of_float32() -> None:
-    cpu = DeviceCeilings("some CPU", None, Facts())
+    cpu = DeviceCeilings("some CPU", None)
     evidence = CaseEvidence(dtype="float32", flops=(1e12, 2e12), forward_samples_ms=(1.0,))
     assert rate_of(evidence, cpu).source.startswith("vector_peak_fp32")

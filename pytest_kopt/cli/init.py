@@ -27,7 +27,7 @@ from pytest_kopt.devices.vendor import choose
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.imports import imports_from, is_imported, module_parts, names_in
-from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.knowledge.facts import product_of
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.files.summary import campaign_readme
@@ -337,6 +337,6 @@ def _gpu() -> str:
         return "cpu"
     with suppress(BadInput):
         device = discover("cuda").devices[0]
-        product = Facts().product(device.name)
+        product = product_of(device.name)
         return product.name if product else device.architecture
     return "cpu"

@@ -259,13 +259,13 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 def _ceilings(option: str) -> None:
     from pytest_kopt.devices.vendor import choose
-    from pytest_kopt.knowledge.facts import DeviceCeilings, Facts, save
+    from pytest_kopt.knowledge.facts import DeviceCeilings, save
     from pytest_kopt.measure.measured_peaks import measure_ceilings
 
     project = Project.here()
     measured = measure_ceilings(choose(option))
     # What lies above a documented peak is refused before it is kept.
-    documented = DeviceCeilings(measured.device, measured, Facts())
+    documented = DeviceCeilings(measured.device, measured)
     path = save(project.workspace, measured)
     project.keep_workspace_out_of_git()
     for line in ceiling_lines(measured, documented):

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
@@ -20,7 +20,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.models import Document
 from pytest_kopt.schema.table import write_atomically
 
-UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
+UNKNOWN = "UNKNOWN"
 _TOP = "knowledge"
 #: The documented peak of an input dtype, by torch's name of it: the first that a document tells.
 _PEAKS = {
@@ -37,79 +37,6 @@ _PEAKS = {
     "float64": "matrix_peak_fp64_dense",
 }
 Positive = Annotated[float, Field(gt=0)]
-
-
-class Source(Document):
-    """The source of a value: a public document at `url`, or results of our own in `file`."""
-
-    document: Annotated[str, Field(min_length=1)]
-    section: Annotated[str, Field(min_length=1)]
-    url: Annotated[str, Field(pattern=r"^https://[^/\s]+/\S*$")] | None = None
-    file: Annotated[str, Field(pattern=r"^docs/results/\w+\.json$")] | None = None
-
-    @model_validator(mode="after")
-    def _in_one_place(self) -> Source:
-        if bool(self.url) == bool(self.file):
-            raise ValueError("the url of a document or a file of results, one of both")
-        return self
-
-
-class Entry(Document):
-    """One metric of a spec file: a value with its source, or UNKNOWN with where it was sought.
-
-    `clock_mhz` is the clock that a peak holds at.
-    """
-
-    value: Annotated[float, Field(gt=0)] | Literal["UNKNOWN"]
-    unit: Annotated[str, Field(min_length=1)]
-    source: Source | None = None
-    checked: Literal["document", "quotation", "device", "measured"] | None = None
-    clock_mhz: Annotated[float, Field(gt=0)] | None = None
-    derivation: str | None = None
-    tried: list[str] = []
-    read: str
-
-    @model_validator(mode="after")
-    def _sourced_or_unknown(self) -> Entry:
-        if self.value == UNKNOWN and (self.source or not self.tried):
-            raise ValueError("UNKNOWN with the places tried, or a value with its source")
-        if self.value != UNKNOWN and not (self.source and self.checked):
-            raise ValueError("a value with its source, or UNKNOWN")
-        if self.source and bool(self.source.file) != (self.checked in ("device", "measured")):
-            raise ValueError("a file of results for device or measured, a url for all others")
-        return self
-
-
-class _Platform(Document):
-    specs: dict[str, Entry]
-
-
-class _SpecFile(Document):
-    """A spec file, in which `source: {of: NAME}` stands for a document of `sources`."""
-
-    schema_version: Literal[1]
-    arch: str
-    family: str
-    sources: dict[str, dict[str, str]] = {}
-    specs: dict[str, Entry]
-    platforms: dict[str, _Platform]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_documents(cls, data: Any) -> Any:
-        return with_documents(data, data.get("sources", {})) if isinstance(data, dict) else data
-
-
-def with_documents(data: Any, sources: dict[str, dict[str, str]]) -> Any:
-    """Return what a spec file holds, with the document itself in each entry that names one."""
-    if not isinstance(data, dict):
-        return data
-    if data.get("of") in sources:
-        return {**sources[data["of"]], **{key: data[key] for key in data if key != "of"}}
-    return {
-        key: part if key == "sources" else with_documents(part, sources)
-        for key, part in data.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,64 +67,55 @@ class Product(NamedTuple):
 
 
 @cache
-def _index(path: Path, changed: int) -> dict[str, Any]:
-    """Read an index once a process, as it is since it changed (ns): it takes 25 ms."""
-    return load_yaml(path)
+def read_index() -> dict[str, Any]:
+    """Read what the knowledge folder holds, once a process: it takes 25 ms."""
+    return load_yaml(bundled(_TOP) / "index.yaml")
 
 
 @cache
-def _spec_file(path: Path, changed: int) -> _SpecFile:
-    """Read a spec file once a process, as it is since it changed (ns): it takes 80 ms."""
-    return validate(_SpecFile, load_yaml(path), where=str(path))
+def _spec_file(architecture: str) -> dict[str, Any]:
+    """Read a spec file once a process, without facts where there is none."""
+    path = bundled(_TOP) / "hardware" / architecture / "spec.yaml"
+    return load_yaml(path) if path.is_file() else {"specs": {}, "platforms": {}}
 
 
-class Facts:
-    """The spec files below a knowledge folder."""
+def _specs(architecture: str, product: str | None) -> dict[str, Any]:
+    """Return what a spec file says of a product, or of all products of its architecture."""
+    document = _spec_file(architecture)
+    section = document if product is None else document["platforms"].get(product, {})
+    specs: dict[str, Any] = section.get("specs", {})
+    return specs
 
-    def __init__(self, root: Path | None = None) -> None:
-        """Answer from `root`, the installation's own folder when it is not given."""
-        self._root = root or bundled(_TOP)
 
-    def products(self, architecture: str) -> list[str]:
-        document = self._file(architecture)
-        return list(document.platforms) if document else []
+def product_of(device: str) -> Product | None:
+    """Return the product behind its name or a device's own, `H200` or `NVIDIA H200`, or None.
 
-    def product(self, device: str) -> Product | None:
-        """Return the product behind its name or a device's own, `H200` or `NVIDIA H200`, or None.
+    Only whole names count: a sister product's facts are no facts of this one.
+    """
+    for architecture, block in read_index()["hardware"].items():
+        for name, devices in block["platforms"].items():
+            if device == name or device in devices:
+                return Product(architecture, name)
+    return None
 
-        Only whole names count: a sister product's facts are no facts of this one.
-        """
-        path = self._root / "index.yaml"
-        changed = path.stat().st_mtime_ns if path.exists() else 0
-        for architecture, block in _index(path, changed)["hardware"].items():
-            for name, devices in block["platforms"].items():
-                if device == name or device in devices:
-                    return Product(architecture, name)
-        return None
 
-    def fact(self, metric: str, architecture: str, product: str | None = None) -> Fact:
-        """Return what is known of a metric; BadInput for a spec file that cannot be used."""
-        key = f"{product}.{metric}" if product else metric
-        path = f"{_TOP}/hardware/{architecture}/spec.yaml"
-        entry = self._specs(architecture, product).get(metric)
-        if entry is None:
-            return Fact(metric, None, "", path, key)
-        value = None if entry.value == UNKNOWN else float(entry.value)
-        return Fact(metric, value, entry.unit, path, key, entry.clock_mhz)
+def products_of(architecture: str) -> list[str]:
+    return [*_spec_file(architecture)["platforms"]]
 
-    def sheet(self, architecture: str, product: str | None = None) -> list[Fact]:
-        """Return all facts of a product, known or UNKNOWN, or those that an architecture shares."""
-        metrics = self._specs(architecture, product)
-        return [self.fact(metric, architecture, product) for metric in metrics]
 
-    def _specs(self, architecture: str, product: str | None) -> dict[str, Entry]:
-        document = self._file(architecture)
-        section = document if product is None or not document else document.platforms.get(product)
-        return section.specs if section else {}
+def fact_of(metric: str, architecture: str, product: str | None = None) -> Fact:
+    """Return what is known of a metric of a product, or of all products of an architecture."""
+    key = f"{product}.{metric}" if product else metric
+    path = f"{_TOP}/hardware/{architecture}/spec.yaml"
+    entry = _specs(architecture, product).get(metric, {"value": UNKNOWN, "unit": ""})
+    value = None if entry["value"] == UNKNOWN else float(entry["value"])
+    return Fact(metric, value, entry["unit"], path, key, entry.get("clock_mhz"))
 
-    def _file(self, architecture: str) -> _SpecFile | None:
-        path = self._root / "hardware" / architecture / "spec.yaml"
-        return _spec_file(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+def facts_of(architecture: str, product: str | None = None) -> list[Fact]:
+    """Return all facts of a product, known or UNKNOWN, or those that an architecture shares."""
+    metrics = _specs(architecture, product)
+    return [fact_of(metric, architecture, product) for metric in metrics]
 
 
 def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[Fact]]:
@@ -206,17 +124,16 @@ def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[F
     The model is the manifest's, else that of the device that measured the baseline. If only
     the architecture is known, its own facts are all: no sister product's peaks stand in.
     """
-    facts = Facts()
-    product = facts.product(model or device)
+    product = product_of(model or device)
     if product is not None:
-        return f"{product.name} ({product.architecture})", facts.sheet(*product)
-    models = facts.products(gpu)
+        return f"{product.name} ({product.architecture})", facts_of(*product)
+    models = products_of(gpu)
     if not models or device or model:
         return f"{model or device or gpu} is in no spec file: its peaks are UNKNOWN", []
     return (
         f"only the architecture is known, and the peaks of {', '.join(models)} differ; name the "
         f"model (target_model: {models[0]}). All of {gpu} have",
-        facts.sheet(gpu),
+        facts_of(gpu),
     )
 
 
@@ -272,8 +189,8 @@ class DeviceCeilings:
     Raises BadInput when a measured ceiling lies above the documented peak at the highest clock.
     """
 
-    def __init__(self, device: str, measured: MeasuredCeiling | None, facts: Facts) -> None:
-        self._device, self._measured, self._facts = device, measured, facts
+    def __init__(self, device: str, measured: MeasuredCeiling | None) -> None:
+        self._device, self._measured = device, measured
         self.launch_us = measured.launch_us if measured else {}
         rates = {dtype: rate.tflops for dtype, rate in measured.matrix.items()} if measured else {}
         copied = measured.copy_tb_per_s if measured else None
@@ -287,12 +204,12 @@ class DeviceCeilings:
         metric, *_ = names = metrics.split()
         documented, cited = None, f"{metric}: UNKNOWN ({self._device} is in no spec file)"
         bound = None
-        if product := self._facts.product(self._device):
-            facts = [self._facts.fact(name, *product) for name in names]
+        if product := product_of(self._device):
+            facts = [fact_of(name, *product) for name in names]
             fact = next((fact for fact in facts if fact.value is not None), facts[0])
             metric, documented, cited = fact.metric, fact.value, fact.citation()
             bound = documented
-            highest = self._facts.fact("highest_clock", *product).value
+            highest = fact_of("highest_clock", *product).value
             if documented and fact.clock_mhz and highest and highest > fact.clock_mhz:
                 # An H100 multiplies at 1980 MHz while its power allows, its peak is of 1830 MHz.
                 bound = documented * highest / fact.clock_mhz
@@ -348,4 +265,4 @@ def save(workspace: Path, measured: MeasuredCeiling) -> Path:
 
 
 def known(workspace: Path, device: str) -> DeviceCeilings:
-    return DeviceCeilings(device, load(workspace, device), Facts())
+    return DeviceCeilings(device, load(workspace, device))

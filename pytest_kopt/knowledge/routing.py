@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.bundled import bundled
-from pytest_kopt.documents import load_yaml, sections
+from pytest_kopt.documents import sections
+from pytest_kopt.knowledge.facts import read_index
 
 _DIRECTIONS = "optimization-directions.md"
 _HEADING = re.compile(r"^### (?P<id>[a-z0-9_]+-\d+) — (?P<title>.+)$", re.MULTILINE)
@@ -55,8 +56,7 @@ class Route:
 
 def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     """Return the pages for an op, an architecture, and a backend or else its language."""
-    root = bundled("knowledge")
-    index = load_yaml(root / "index.yaml")
+    root, index = bundled("knowledge"), read_index()
     backends = index["backend"]
     languages = {alias: name for name, entry in backends.items() for alias in entry["aliases"]}
     language = languages.get(backend.upper()) or languages.get(lang.upper())

@@ -79,9 +79,9 @@ def largest_cache_bytes() -> int:
     if not architecture:
         return int(properties.L2_cache_size)
     # A process that runs cases loads the tables only where they say what torch does not.
-    from pytest_kopt.knowledge.facts import Facts
+    from pytest_kopt.knowledge.facts import fact_of
 
-    behind_l2 = Facts().fact("infinity_cache", architecture).value
+    behind_l2 = fact_of("infinity_cache", architecture).value
     return max(int(properties.L2_cache_size), int((behind_l2 or 0) * _MIB))
 
 

@@ -109,10 +109,10 @@ def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str
 
 def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | None:
     """Return which share of an SM's warps fits there, in percent; None: unknown."""
-    from pytest_kopt.knowledge.facts import Facts
+    from pytest_kopt.knowledge.facts import fact_of
 
     names = ("warp_size", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm")
-    facts = [Facts().fact(name, arch).value for name in (*names, "shared_memory_per_sm")]
+    facts = [fact_of(name, arch).value for name in (*names, "shared_memory_per_sm")]
     if any(value is None for value in facts) or not threads:
         return None
     warp, most, blocks, file, memory = (int(value or 0) for value in facts)
