@@ -23,7 +23,6 @@ from pytest_kopt.show.rooflines import ceiling_lines
 from pytest_kopt.standalone import two_versions
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.submissions import judged
-from pytest_kopt.standalone.two_versions import SessionEnd
 
 _CASES: tuple[Argument, ...] = (
     argument(
@@ -73,13 +72,12 @@ def compare(arguments: argparse.Namespace) -> int:
     # Made cases are run in another folder.
     paths = Path(arguments.old).resolve(), Path(arguments.new).resolve()
     cases = _cases(arguments, paths)
-    with two_versions.both(arguments.old, arguments.new, paths, cases) as versions:
-        words = [*cases.within(versions.tree), *arguments.words]
-        outcome = two_versions.check(versions, words, silent=arguments.json)
+    with two_versions.both(arguments.old, arguments.new, paths, cases) as (tree, base):
+        words = [*cases.within(tree), *arguments.words]
+        code, verdict, reason = two_versions.check(tree, base, words, silent=arguments.json)
     if arguments.json:
-        verdict = outcome.verdict and outcome.verdict.model_dump(mode="json")
-        _print(outcome, cases, verdict=verdict)
-    return outcome.code
+        _print(code, reason, cases, verdict=verdict and verdict.model_dump(mode="json"))
+    return code
 
 
 @command(
@@ -95,13 +93,13 @@ def time(arguments: argparse.Namespace) -> int:
     if not arguments.file.is_file():
         raise BadInput("there is no such file", where=str(arguments.file))
     file = arguments.file.resolve()
-    cases = _cases(arguments, [file]).of_its_place()
+    cases = _cases(arguments, [file])
     with two_versions.alone(file, cases) as tree:
-        words = [*cases.within(tree), *arguments.words]
-        outcome = two_versions.time(tree, words, silent=arguments.json)
+        words = [*cases.within(tree, cases.of_its_place()), *arguments.words]
+        code, rows, reason = two_versions.time(tree, words, silent=arguments.json)
     if arguments.json:
-        _print(outcome, cases, rows=list(outcome.rows))
-    return outcome.code
+        _print(code, reason, cases, rows=rows)
+    return code
 
 
 def _cases(arguments: argparse.Namespace, versions: Sequence[Path]) -> Cases:
@@ -144,9 +142,9 @@ def _keep(file: Path, source: bytes) -> None:
     file.write_bytes(source)
 
 
-def _print(outcome: SessionEnd, cases: Cases, **document: object) -> None:
+def _print(code: int, reason: str, cases: Cases, **document: object) -> None:
     """Print how it ended as one document."""
-    about = {"exit_code": outcome.code, "reason": outcome.reason}
+    about = {"exit_code": code, "reason": reason}
     if cases.reference:
         about["reference"] = cases.reference
     print(json.dumps(about | document, indent=1))

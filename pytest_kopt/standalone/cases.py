@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
@@ -176,24 +176,23 @@ class Cases:
         files, reference = generate(function, lines, versions[0], place, to)
         return cls(root, builds, (to,), (), files, place, reference)
 
-    def of_its_place(self) -> Cases:
-        """Return these cases without the files of tests that do not import what lies there."""
+    def of_its_place(self) -> list[str]:
+        """Return the files of tests that import what lies at the place of the versions."""
         path, files = PurePosixPath(self.place), [*project_files(self.root)]
-        words = [
+        return [
             str(self.root / file)
             for file, source in self.files.items()
             if not file.endswith("conftest.py")
             and any(is_imported(path, names) for names in imports_from(self.root, files, [source]))
         ]
-        return self if self.words else replace(self, words=tuple(words))
 
-    def within(self, tree: Tree) -> list[str]:
-        """Return the words as they name the same in a tree."""
+    def within(self, tree: Tree, default: Sequence[str] = ()) -> list[str]:
+        """Return the words, of which the `default` is used if there are none, for a tree."""
         # Pytest looks into the folders of its settings only if it starts in its root directory.
         is_elsewhere = tree.folder != tree.place
         all_tests = [str(self.root / path) for path in self.test_paths or (".",)]
         words = []
-        for word in self.words or (all_tests if is_elsewhere else ()):
+        for word in self.words or default or (all_tests if is_elsewhere else ()):
             path, *case = word.split("::")
             place = Path(path).resolve().relative_to(tree.root)
             words.append("::".join([str(tree.place / place), *case]))

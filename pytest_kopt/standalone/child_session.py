@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -156,17 +155,6 @@ def _editable() -> Iterator[str]:
                 yield str(file.parents[1] if spec.submodule_search_locations else file.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class TwoVersions:
-    """A tree that holds one version, and the other as the PR check finds it."""
-
-    tree: Tree
-    #: The value of `--kopt-base`: a ref, or a path relative to the folder where the session starts.
-    base: str
-    #: The user's name of the other version.
-    name: str
-
-
 @contextmanager
 def tree_with(root: Path, files: Mapping[str, bytes], *, builds: bool = False) -> Iterator[Tree]:
     """Yield a tree of a project with these files in it, by path below its root; gone afterwards.
@@ -186,12 +174,15 @@ def two_with(
     other: Mapping[str, bytes],
     *,
     builds: bool = False,
-) -> Iterator[TwoVersions]:
-    """Yield such a tree, and the `other` files in a folder that has the name of the user's path."""
+) -> Iterator[tuple[Tree, list[str]]]:
+    """Yield such a tree, and the words for the `other` files as the base of a `comparison`.
+
+    They lie in a folder that has the name of the user's path.
+    """
     with tree_with(root, files, builds=builds) as tree, scratch() as home:
         folder = home / (path.name or "base")
         write(other, folder)
-        yield TwoVersions(tree, os.path.relpath(folder, tree.folder), str(path))
+        yield tree, [str(path), f"--kopt-base={os.path.relpath(folder, tree.folder)}"]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import two_with
-from pytest_kopt.standalone.two_versions import SessionEnd, check
+from pytest_kopt.standalone.two_versions import check
 
 #: The session's own; whatever the project's settings say.
 _CONFINED = ("-o", "kopt_isolation=on", "-p", "no:cacheprovider", "--kopt-gate=improve")
@@ -42,23 +42,25 @@ def judged(
     adopt_orphans()
     with (
         scratch() as folder,
-        two_with(cases.root, files, place, baseline, builds=True) as versions,
+        two_with(cases.root, files, place, baseline, builds=True) as (tree, base),
     ):
-        words, variables = (*_CONFINED, *cases.within(versions.tree), *words), _private(folder)
+        words, variables = (*_CONFINED, *cases.within(tree), *words), _private(folder)
         try:
-            ended = check(versions, words, silent=True, seconds=seconds, variables=variables)
-            outcome = ended.verdict.outcome if ended.verdict else "not judged"
+            code, verdict, reason = check(
+                tree, base, words, silent=True, seconds=seconds, variables=variables
+            )
+            outcome = verdict.outcome if verdict else "not judged"
         except subprocess.TimeoutExpired:
-            why = f"it takes more than {seconds:g} s"
-            ended, outcome = SessionEnd(ExitCode.FAILED, None, why), "over the time limit"
+            code, verdict, reason = ExitCode.FAILED, None, f"it takes more than {seconds:g} s"
+            outcome = "over the time limit"
         finally:
             end_descendants()
     return {
         "outcome": outcome,
-        "exit_code": int(ended.code),
-        "reason": ended.reason,
+        "exit_code": int(code),
+        "reason": reason,
         "seconds": round(monotonic() - began, 1),
-        "verdict": ended.verdict and ended.verdict.model_dump(mode="json"),
+        "verdict": verdict and verdict.model_dump(mode="json"),
     }
 
 

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
@@ -21,7 +20,6 @@ from pytest_kopt.schema.columns import Scalar
 from pytest_kopt.schema.table import typed
 from pytest_kopt.standalone.cases import Cases
 from pytest_kopt.standalone.child_session import (
-    TwoVersions,
     last_words,
     run,
     tree_at,
@@ -108,23 +106,11 @@ def _listed(words: str | Sequence[str]) -> Sequence[str]:
     return (words,) if isinstance(words, str) else words
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnd:
-    """How a session ended."""
-
-    #: The exit code.
-    code: int
-    #: Of a comparison that came to one.
-    verdict: Verdict | None
-    #: The verdict's, else the refusal; "" where the session printed it.
-    reason: str
-    #: Where one version is timed, a row of each case by its columns.
-    rows: Sequence[Mapping[str, Scalar]] = ()
-
-
 @contextmanager
-def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator[TwoVersions]:
-    """Yield a tree with version `new` in it and one with `old`; BadInput for what is none.
+def both(
+    old: str, new: str, paths: tuple[Path, Path], cases: Cases
+) -> Iterator[tuple[Tree, list[str]]]:
+    """Yield a tree with version `new`, and the words for `old` as the base; BadInput for none.
 
     They are two files or two folders, whose absolute `paths` these are, or two git refs.
     """
@@ -138,7 +124,7 @@ def both(old: str, new: str, paths: tuple[Path, Path], cases: Cases) -> Iterator
     else:
         repository, before_it, commit = _refs(old, new, cases.root)
         with tree_at(repository, repository.successor(before_it, commit)) as tree:
-            yield TwoVersions(tree, before_it, old)
+            yield tree, [old, f"--kopt-base={before_it}"]
         return
     files = {**cases.files, **after}
     with two_with(cases.root, files, Path(old), before, builds=cases.builds) as versions:
@@ -154,24 +140,25 @@ def alone(file: Path, cases: Cases) -> Iterator[Tree]:
 
 
 def check(
-    versions: TwoVersions,
+    tree: Tree,
+    base: Sequence[str],
     words: Sequence[str],
     *,
     silent: bool,
     seconds: float | None = None,
     variables: Mapping[str, str] | None = None,
-) -> SessionEnd:
+) -> tuple[int, Verdict | None, str]:
     """Run the PR check there, which prints what it shows unless `silent`.
 
-    `seconds` and `variables` are those of `run`.
+    `seconds` and `variables` are those of `run`. Returns the exit code, the verdict if it came to
+    one, and the verdict's reason, else the refusal, "" where the session printed it.
     """
     with tempfile.TemporaryDirectory() as directory:
         verdict_file, log = Path(directory) / "verdict.json", Path(directory) / "output"
-        options = f"--kopt-base={versions.base}", f"--kopt-verdict={verdict_file}", "--no-header"
         # The first word is the entry's own.
         code = run(
-            (versions.name, *options, *words),
-            versions.tree,
+            (*base, f"--kopt-verdict={verdict_file}", "--no-header", *words),
+            tree,
             log if silent else None,
             "comparison",
             seconds=seconds,
@@ -179,11 +166,16 @@ def check(
         )
         verdict = verdict_in(verdict_file)
         reason = verdict.reason if verdict else last_words(log) if silent else ""
-        return SessionEnd(code, verdict, reason)
+        return code, verdict, reason
 
 
-def time(tree: Tree, words: Sequence[str], *, silent: bool) -> SessionEnd:
-    """Check and time the cases there; it prints what it shows unless `silent`."""
+def time(
+    tree: Tree, words: Sequence[str], *, silent: bool
+) -> tuple[int, list[dict[str, Scalar]], str]:
+    """Check and time the cases there; it prints what it shows unless `silent`.
+
+    Returns the exit code, a row of each case by its columns, and the refusal where it has none.
+    """
     with tempfile.TemporaryDirectory() as directory:
         tables, log = Path(directory) / "rows", Path(directory) / "output"
         words = [f"--kopt-summary-csv={tables}/", "--no-header", *words]
@@ -193,7 +185,7 @@ def time(tree: Tree, words: Sequence[str], *, silent: bool) -> SessionEnd:
             with file.open(newline="", encoding="utf-8") as table:
                 of_file = csv.DictReader(table)
                 rows += [{name: typed(text) for name, text in row.items()} for row in of_file]
-        return SessionEnd(code, None, "" if rows or not silent else last_words(log), rows)
+        return code, rows, "" if rows or not silent else last_words(log)
 
 
 def _contents(folder: Path, place: str) -> dict[str, bytes]:
