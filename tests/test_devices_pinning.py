@@ -13,7 +13,6 @@ from pytest_kopt.devices import idle, pinning
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import busy_pct, cpu_clock_mhz, cpu_ticks
 from pytest_kopt.devices.pinning import (
-    EarlyLook,
     Host,
     Placement,
     discover,
@@ -181,35 +180,3 @@ def test_a_stranger_between_measurements_is_waited_for() -> None:
         Placement(host, (A,), A, print, wait_minutes=0.0).keep_strangers_off(A)
     Placement(host, (A,), A, print).keep_strangers_off(A)
     pinning.ON_CPU.keep_strangers_off(CPU)
-
-
-def reads(vendor: FakeVendor) -> list[int]:
-    return [number + 1 for number in vendor._read.values()]
-
-
-def test_an_early_look_at_idle_devices_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    vendor = FakeVendor([A, B], lambda device, number: Reading(utilisation_pct=device.index))
-    use(monkeypatch, vendor)
-    placed = place("cuda", None, 1.0, pytest.fail, EarlyLook())
-    assert (placed.devices, placed.best) == ((A, B), A)
-    assert reads(vendor) == [idle.SAMPLES] * 2
-
-
-def test_what_was_busy_in_an_early_look_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = Reading(utilisation_pct=50.0)
-    vendor = FakeVendor(
-        [A, B],
-        lambda device, number: busy if device == B and number < idle.SAMPLES else Reading(),
-    )
-    use(monkeypatch, vendor)
-    placed = place("cuda", None, 1.0, pytest.fail, EarlyLook())
-    assert placed.devices == (A, B)
-    assert reads(vendor) == [2 * idle.SAMPLES] * 2
-
-
-def test_an_early_look_that_fails_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, None)
-    look = EarlyLook()
-    assert look.of([A]) == []
-    with pytest.raises(BadInput, match="--kopt-device"):
-        place("cuda", None, 1.0, pytest.fail, look)

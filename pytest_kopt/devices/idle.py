@@ -101,15 +101,13 @@ class AvailabilityGate:
             findings, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib)
         )
 
-    def idle(
-        self, devices: Sequence[Device], minutes: float, early: Sequence[Occupancy] = ()
-    ) -> list[Device]:
+    def idle(self, devices: Sequence[Device], minutes: float) -> list[Device]:
         """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
-        Those that other kopt sessions use are among them only where all are. `seen` is what a look
-        at them has just found, if there was one. Raises AllGpusBusy when none of them got free.
+        Those that other kopt sessions use are among them only where all are. Raises AllGpusBusy
+        when none of them got free.
         """
-        return self._wait(lambda: self.look(devices), minutes, early)
+        return self._wait(lambda: self.look(devices), minutes)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
         """Return once no stranger computes there, as between measurements; AllGpusBusy if not."""
@@ -120,12 +118,10 @@ class AvailabilityGate:
 
         self._wait(look, minutes)
 
-    def _wait(
-        self, look: Callable[[], list[Occupancy]], minutes: float, early: Sequence[Occupancy] = ()
-    ) -> list[Device]:
+    def _wait(self, look: Callable[[], list[Occupancy]], minutes: float) -> list[Device]:
         start, announced, pause = self.clock(), 0, _FIRST_POLL_SECONDS
         while True:
-            findings, early = early or look(), ()
+            findings = look()
             idle = [finding for finding in findings if finding.idle]
             free = [finding.device for finding in idle if not finding.shared]
             if idle:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_kopt.devices import amd_smi, nvml
-from pytest_kopt.devices.idle import AvailabilityGate, Occupancy
+from pytest_kopt.devices.idle import AvailabilityGate
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.machine import cpu_clock_mhz
 from pytest_kopt.devices.vendor import (
@@ -177,30 +175,6 @@ class Placement:
         return groups
 
 
-class EarlyLook:
-    """A look at this host's GPUs that goes on while a session opens: it takes a second."""
-
-    def __init__(self) -> None:
-        self._findings: list[Occupancy] = []
-        # It is not waited for where the session ends before it is asked for.
-        self._thread = threading.Thread(target=self._look, name="kopt-early-look", daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        # Who places the session hears of what is wrong with its devices.
-        with contextlib.suppress(Exception):
-            host = discover("cuda")
-            if host.vendor is not None:
-                self._findings = AvailabilityGate(host.vendor, print).look(host.devices)
-
-    def of(self, devices: Sequence[Device]) -> list[Occupancy]:
-        """Wait for the look; return what it found on these devices if nobody used any, else []."""
-        self._thread.join()
-        findings = [finding for finding in self._findings if finding.device in devices]
-        unused = [finding for finding in findings if finding.idle and not finding.shared]
-        return findings if len(unused) == len(devices) else []
-
-
 #: Before anything is known, and where the CPU is measured on.
 ON_CPU = Placement(Host(None, (CPU,)), (CPU,), CPU, print)
 
@@ -210,7 +184,6 @@ def place(
     target: str | None,
     wait_minutes: float | None,
     say: Callable[[str], None],
-    early: EarlyLook | None = None,
 ) -> Placement:
     """Return devices, idle ones with `wait_minutes`; BadInput for no such one, or AllGpusBusy."""
     host = for_target(discover(kind), target)
@@ -218,7 +191,6 @@ def place(
         return ON_CPU
     if wait_minutes is None:
         return Placement(host, host.devices, host.devices[0], say)
-    early_findings = early.of(host.devices) if early else []
-    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes, early_findings)
+    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes)
     idle_devices = tuple(device for device in host.devices if device in idle)
     return Placement(host, idle_devices, idle[0], say, wait_minutes)

@@ -6,12 +6,9 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from pytest_kopt.devices.pinning import EarlyLook
 
 #: What is legal, by option or ini value; the first where none is given.
 CHOICES = {
@@ -100,8 +97,6 @@ STDERR: pytest.StashKey[int] = pytest.StashKey()
 NAMED: pytest.StashKey[tuple[str, ...]] = pytest.StashKey()
 #: The arguments that the campaign's manifest puts in front of the user's.
 FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
-#: The search for a GPU that began before the command was parsed.
-EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 #: Options that name a file which a session reads or writes.
 PATH_OPTIONS = (
     *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_kopt.devices.pinning import EarlyLook
 from pytest_kopt.devices.vendor import choose, interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import EARLY_LOOK, FROM_MANIFEST, device_of
+from pytest_kopt.options.declare import FROM_MANIFEST, device_of
 from pytest_kopt.processes.launcher import launcher_of
 
 #: Whether the user's own arguments narrow what is collected, so that absent cases are no drift.
@@ -55,12 +54,7 @@ def _from_root(config: pytest.Config, words: Sequence[str]) -> list[str]:
 
 
 def begin_to_warm(config: pytest.Config) -> None:
-    """Start the fork server and the search for a GPU, before the command is parsed.
-
-    A fork server that does not fit its options is replaced later.
-    """
+    """Start the fork server before the command is parsed; one that does not fit is replaced."""
     kind = choose(device_of([*map(str, config.invocation_params.args)]))
     # No conftest file has changed the environment yet.
     launcher_of(config).warm(interpreter_environment(kind), str(config.invocation_params.dir))
-    if kind == "cuda":
-        config.stash[EARLY_LOOK] = EarlyLook()

@@ -21,7 +21,6 @@ from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, Depth, Worker
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.imports import Finder
-from pytest_kopt.options.declare import EARLY_LOOK
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
@@ -142,8 +141,7 @@ class Measurements:
             self.sites.reach(partial(self._site_there, wait_minutes, say))
         if not self.sites.has_here:
             return
-        early = config.stash.get(EARLY_LOOK, None)
-        placement = place(self.orders.device, self.orders.target, wait_minutes, say, early)
+        placement = place(self.orders.device, self.orders.target, wait_minutes, say)
         self.sites.here = replace(self.sites.here, placement=placement)
         if serves_itself and not self.sites.asked:
             os.environ.update(placement.host.pin(placement.best))
