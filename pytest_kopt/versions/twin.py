@@ -365,19 +365,15 @@ def _state(module: ModuleType) -> dict[str, Any]:
     }
 
 
-class _Identity:
-    """An object that equals itself only; an array would compare its elements."""
+def _itself(value: object) -> tuple[int, object]:
+    """Return what equals that of the same object only; an array would compare its elements.
 
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, another: object) -> bool:
-        return isinstance(another, _Identity) and self._value is another._value
-
-    __hash__ = None  # type: ignore[assignment]
+    The object is kept as well: another one could come to have its id.
+    """
+    return id(value), value
 
 
-def _content(value: Any, depth: int, leaf: Callable[[Any], Any] = _Identity) -> Any:
+def _content(value: Any, depth: int, leaf: Callable[[Any], Any] = _itself) -> Any:
     """Return a value such that it equals what it was before nobody set any of its contents."""
     if isinstance(value, _CONSTANTS):
         return value
