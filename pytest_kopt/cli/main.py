@@ -37,7 +37,7 @@ from pytest_kopt.cli.standalone import bisect, calibrate, compare, judge, record
 from pytest_kopt.errors import REPORT, BadInput, NoVerdict, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.libraries import own_fault
-from pytest_kopt.session.interruption import Interruption
+from pytest_kopt.session.interruption import as_ctrl_c
 from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
@@ -128,22 +128,20 @@ def _run(
     if "run" not in arguments:
         parser.print_help()
         return 0
-    signals = Interruption()
-    signals.take_over()
-    try:
-        with storage_told():
-            return int(arguments.run(arguments) or 0)
-    except NoVerdict as error:
-        return _without_result(arguments, error.exit_code, "ERROR: ", str(error))
-    except Exception as error:
-        if not (fault := own_fault(error)):
-            raise
-        traceback.print_exc()
-        return _without_result(arguments, ExitCode.USAGE, "ERROR: ", f"{fault}. Fix: {REPORT}")
-    except KeyboardInterrupt:
-        return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
-    finally:
-        signals.give_back()
+    with as_ctrl_c():
+        try:
+            with storage_told():
+                return int(arguments.run(arguments) or 0)
+        except NoVerdict as error:
+            return _without_result(arguments, error.exit_code, "ERROR: ", str(error))
+        except Exception as error:
+            if not (fault := own_fault(error)):
+                raise
+            traceback.print_exc()
+            reason = f"{fault}. Fix: {REPORT}"
+            return _without_result(arguments, ExitCode.USAGE, "ERROR: ", reason)
+        except KeyboardInterrupt:
+            return _without_result(arguments, pytest.ExitCode.INTERRUPTED, "", "interrupted")
 
 
 def _without_result(arguments: argparse.Namespace, code: int, before: str, reason: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +20,7 @@ from pytest_kopt.libraries import own_fault
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.session.arguments import NARROWED
-from pytest_kopt.session.interruption import Interruption
+from pytest_kopt.session.interruption import as_ctrl_c, held_off
 from pytest_kopt.session.refusal import refused
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.trials.measurements import Measurements
@@ -69,7 +69,7 @@ class Controller:
         self._refusal = ""
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
-        self._interruption = Interruption()
+        self._signals = ExitStack()
         self._published: list[str] = []
         #: What cases that pass show near their declared inputs, of a check alone.
         self._near: list[Finding] = []
@@ -139,7 +139,7 @@ class Controller:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         if self.trial:
-            self._interruption.take_over()
+            self._signals.enter_context(as_ctrl_c())
             self.progress.begin("starting")
         with told("nothing was measured or changed", self):
             if not self.is_settled:
@@ -256,7 +256,7 @@ class Controller:
             write(terminalreporter, terminal.noise_lines(self.noise))
 
     def pytest_unconfigure(self) -> None:
-        self._interruption.give_back()
+        self._signals.close()
         self.progress.end(None)
         self.measurements.end()
         if self.trial:
@@ -276,7 +276,7 @@ class Controller:
         """
         from pytest_kopt.trials import judging
 
-        undisturbed = self._interruption.held_off() if interrupted else nullcontext()
+        undisturbed = held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
         if self.trial:
             self.progress.begin("deciding")
