@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import policies
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.grounds import Ground, Observation, by_ground, same_code, unchanged
 from pytest_kopt.decide.verdict import Decision
@@ -21,11 +22,9 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.runner import Died
 from pytest_kopt.schema.columns import MEMORY
-from pytest_kopt.schema.table import NO_CLASSES
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.judging import dishonest, findings_of, flagged, refuse, unfinished
 from pytest_kopt.trials.rounds import candidate
-from pytest_kopt.trials.stages import Ran
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
 
@@ -175,38 +174,34 @@ def test_a_candidate_that_dies_in_a_quick_comparison_is_wrong(
         raise Died(f"it killed its process twice: {how}", how, cases[0].nodeid)
 
     monkeypatch.setattr(comparing, "compare", dies)
-    monkeypatch.setattr(comparing, "_facts", lambda ran: None)
+    monkeypatch.setattr(comparing, "_facts", lambda trial: None)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
-    campaign = SimpleNamespace(
-        manifest=SimpleNamespace(primary_metric=None),
-        state=SimpleNamespace(rounds={}),
-        incumbent=lambda: SimpleNamespace(sources={}),
-    )
-    opened = SimpleNamespace(
-        asked=SimpleNamespace(
-            policy=policies.load("primus"),
-            watch=SimpleNamespace(check_dependencies=lambda harness: None),
-            settings=SimpleNamespace(compare="paired", workspace=None),
+    manifest = SimpleNamespace(primary_metric=None, core_shapes="all", classes=())
+    trial: Any = object.__new__(candidate.CandidateRound)
+    vars(trial).update(
+        settings=SimpleNamespace(compare="paired", workspace=None),
+        campaign=SimpleNamespace(
+            manifest=manifest,
+            state=SimpleNamespace(rounds={}),
+            incumbent=lambda: SimpleNamespace(sources={}),
         ),
-        campaign=campaign,
-        frozen=dict.fromkeys(results),
-        untimed=[*results][1:],
+        policy=policies.load("primus"),
+        watch=SimpleNamespace(check_dependencies=lambda harness: None),
+        round_notes=Notes(),
         number=2,
-        core=None,
-        classes=NO_CLASSES,
+        frozen=dict.fromkeys(results),
+        representative=(*results,)[:1],
+        level="quick",
+        raced=(),
+        kernel=SimpleNamespace(hashes={}, files={}),
+        trees=SimpleNamespace(having=lambda old: None),
+        collector=Collector(order=[*results], results=results),
+        measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
+        interrupted="",
+        edits=(),
+        harness_to_record=None,
     )
-    collector = Collector(order=[*results], results=results)
-    session: Any = {
-        "opened": opened,
-        "kernel": SimpleNamespace(hashes={}, files={}),
-        "trees": SimpleNamespace(having=lambda old: None),
-        "measurements": SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
-        "harness": None,
-    }
-    ran = Ran(
-        **session, blocked="", benchmark="", collector=collector, interrupted="", level="quick"
-    )
-    verdict, paired, detail = candidate._judge(ran, [])
+    verdict, paired, detail = candidate._judge(trial, [])
     assert (verdict.decision, paired) == (Decision.REPAIR, None)
     assert verdict.reason == "1 of 1 case(s) are ERROR: n=1"
     assert detail.endswith("its stack")

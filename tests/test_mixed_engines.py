@@ -557,25 +557,23 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
 ) -> None:
     """What cannot be captured is timed by events in its check, and all versions are in a pair."""
     events = SimpleNamespace(nodeid="a", evidence=SimpleNamespace(engine="events"))
-    opened = SimpleNamespace(
+    trial = SimpleNamespace(
         frozen={"a": SimpleNamespace(engine="graph")},
         campaign=SimpleNamespace(
             manifest=SimpleNamespace(primary_metric="Forward GB/s"),
             state=SimpleNamespace(decided=lambda: ()),
         ),
-        asked=SimpleNamespace(settings=SimpleNamespace(workspace=None)),
+        settings=SimpleNamespace(workspace=None),
         core=None,
         classes=None,
-        notes=SimpleNamespace(extra_benefit=None, root_cause=None),
-    )
-    ran = SimpleNamespace(
-        opened=opened,
+        round_notes=SimpleNamespace(extra_benefit=None, root_cause=None),
+        same_as=None,
         kernel=SimpleNamespace(hashes={}),
         versions=lambda opponent: None,
         measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
         collector=None,
         results=[events],
-        policy=policies.load("primus"),
+        policy_of_cases=policies.load("primus"),
         rows=Table((), ()),
         level="full",
         raced=(),
@@ -585,9 +583,9 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     monkeypatch.setattr(comparing, "no_figure", lambda *given: None)
     monkeypatch.setattr(comparing, "compare", lambda *given, **named: found)
     monkeypatch.setattr(NoiseHistory, "here", lambda *given: None)
-    given = cast("Any", ran)
+    given = cast("Any", trial)
     assert compare_paired(given, cast("Any", None)) == (found, None, "")
-    assert decided([None], found, ran.policy) is found.verdict
+    assert decided([None], found, trial.policy_of_cases) is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
         compare_stored(given)
 

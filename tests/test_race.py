@@ -176,12 +176,12 @@ def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple
     campaign = SimpleNamespace(
         state=SimpleNamespace(incumbent_round=3), manifest=SimpleNamespace(kernel_source=["k.py"])
     )
-    ran: Any = SimpleNamespace(opened=SimpleNamespace(campaign=campaign), raced=raced, results=())
+    trial: Any = SimpleNamespace(campaign=campaign, raced=raced, results=())
     if not raced:
         with pytest.raises(BadInput, match="the same machine code as round 3"):
-            _same_machine_code(ran)
+            _same_machine_code(trial)
         return
-    verdict = _same_machine_code(ran).verdict(PRIMUS.name)
+    verdict = _same_machine_code(trial).verdict(PRIMUS.name)
     assert (verdict.decision, verdict.exit_code) == (Decision.ROLLED_BACK, 8)
     assert verdict.reason.startswith("the same machine code as round 3")
 

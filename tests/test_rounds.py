@@ -105,7 +105,7 @@ def opened(option: str, manifest: str, *frozen: str) -> SimpleNamespace:
     names = [f"test_a.py::test[{i}]" for i in range(len(frozen))]
     cases = zip(names, frozen, strict=True)
     return SimpleNamespace(
-        asked=SimpleNamespace(settings=SimpleNamespace(engine=option)),
+        settings=SimpleNamespace(engine=option),
         campaign=SimpleNamespace(manifest=SimpleNamespace(engine=manifest)),
         frozen={name: SimpleNamespace(engine=engine) for name, engine in cases},
     )

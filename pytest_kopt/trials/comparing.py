@@ -39,7 +39,7 @@ from pytest_kopt.paired.runner import Caught, Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.stages import OpenTrial, Ran
+from pytest_kopt.trials.campaign_trial import CampaignTrial
 
 #: By so much, as a log-ratio, the current best may be slower than when it was accepted. A campaign
 #: adds up small errors of its rounds, and a machine differs from day to day.
@@ -48,7 +48,7 @@ _REPLICATES = 2
 
 
 def compare_paired(
-    ran: Ran, opponent: KernelVersion, *, is_final: bool = False
+    trial: CampaignTrial, opponent: KernelVersion, *, is_final: bool = False
 ) -> tuple[PairedResult | None, Observation | None, str]:
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
@@ -56,34 +56,34 @@ def compare_paired(
     processes. A candidate that does has failed that case, as by `mistakes` near its inputs. The
     final comparison measures both operating points, whatever it decides.
     """
-    opened, results, table, policy = ran.opened, ran.results, ran.rows, ran.policy
-    campaign = opened.campaign
+    results, table, policy = trial.results, trial.rows, trial.policy_of_cases
+    campaign = trial.campaign
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
     if unusable := no_figure(table, metrics, policy):
         return None, unusable, ""
     try:
-        versions = ran.versions(opponent)
+        versions = trial.versions(opponent)
         criteria = Criteria(
             metrics,
             policy,
-            NoiseHistory.here(opened.asked.settings.workspace, results, campaign),
+            NoiseHistory.here(trial.settings.workspace, results, campaign),
             rows=table.by_key(),
-            core=opened.core,
-            classes=opened.classes,
-            facts=_facts(ran),
+            core=trial.core,
+            classes=trial.classes,
+            facts=_facts(trial),
             is_final=is_final,
             # All cases decide on what a quick round would keep.
-            examines=ran.level == "full",
-            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, ran, results),
+            examines=trial.level == "full",
+            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, trial, results),
         )
         ids = [result.nodeid for result in results]
-        phase = f"{COMPARING} the winner" if ran.raced else COMPARING
-        with ran.measurements.compare(ids, versions, phase=phase) as comparison:
+        phase = f"{COMPARING} the winner" if trial.raced else COMPARING
+        with trial.measurements.compare(ids, versions, phase=phase) as comparison:
             paired = compare(comparison, results, criteria)
     except Caught as caught:
         return None, judging.dishonest(results, caught.findings), ""
     except Died as death:
-        ran.fail(death.case, "ERROR", str(death))
+        trial.fail(death.case, "ERROR", str(death))
         return None, None, judging.head(str(death))
     except NotComparable as error:
         raise BadInput(
@@ -92,7 +92,7 @@ def compare_paired(
             fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
     for finding in mistakes(paired):
-        ran.fail(finding.where, "FAIL", str(finding))
+        trial.fail(finding.where, "FAIL", str(finding))
     return paired, judging.dishonest(results, judging.rejecting(paired.refusing)), ""
 
 
@@ -113,7 +113,7 @@ def decided(
 
 
 def _doubt_of_best(
-    ran: Ran, results: Sequence[CaseResult], best_ms: Mapping[str, float], gain: float
+    trial: CampaignTrial, results: Sequence[CaseResult], best_ms: Mapping[str, float], gain: float
 ) -> str:
     """Say what the candidate lacks over the baseline, "" where the current best is as it was.
 
@@ -122,7 +122,7 @@ def _doubt_of_best(
     baseline: a current best may know how it is measured. The candidate lacks what its best
     replicate shows less than the rounds' gains and its own `gain`, a log-ratio, come to.
     """
-    campaign = ran.opened.campaign
+    campaign = trial.campaign
     chain = chain_of_best(campaign.state)
     if chain is None or campaign.state.incumbent_round == 1 or elsewhere(campaign.best.session()):
         return ""
@@ -137,10 +137,10 @@ def _doubt_of_best(
         return ""
     ids = [result.nodeid for result in results]
     phase = f"{COMPARING} the candidate with the baseline"
-    versions = ran.versions(campaign.baseline())
+    versions = trial.versions(campaign.baseline())
     claimed = math.log1p(chain.step_pct / 100) + gain
     try:
-        with ran.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
+        with trial.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
             # It finds out whether one process can hold both.
             first = [*comparison.replicas(1)]
             if comparison.why_apart:
@@ -172,32 +172,31 @@ def _ms_by_label(pairs_csv: str) -> dict[str, float]:
     return {label: statistics.median(each) for label, each in times.items()}
 
 
-def _facts(ran: Ran) -> VersionFacts:
+def _facts(trial: CampaignTrial) -> VersionFacts:
     """Return what the notes and the ledger say of the version.
 
     Files that are the incumbent's have been decided on since they failed.
     """
-    opened, kernel = ran.opened, ran.kernel.hashes
-    before = (verdict for _, _, verdict in opened.campaign.state.decided())
+    kernel = trial.kernel.hashes
+    before = (verdict for _, _, verdict in trial.campaign.state.decided())
     repairs = (verdict for verdict in before if verdict.decision is Decision.REPAIR)
     failed = next((verdict for verdict in repairs if verdict.kernel == kernel), None)
     failed_before = ""
-    if failed is not None and opened.same_as is None:
+    if failed is not None and trial.same_as is None:
         where = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
         failed_before = f"{where} ({failed.reason})"
     return VersionFacts(
-        opened.notes.extra_benefit or "",
+        trial.round_notes.extra_benefit or "",
         failed_before=failed_before,
-        root_cause=opened.notes.root_cause or "",
+        root_cause=trial.round_notes.root_cause or "",
     )
 
 
-def compare_stored(ran: Ran) -> Verdict:
+def compare_stored(trial: CampaignTrial) -> Verdict:
     """Compare with the incumbent's stored figures; a gain is measured again as the policy says."""
-    opened, results, table = ran.opened, ran.results, ran.rows
-    collector, measurements = ran.collector, ran.measurements
-    campaign, policy, core = opened.campaign, ran.policy, opened.core
-    _same_engines(opened, results)
+    campaign, results, table = trial.campaign, trial.results, trial.rows
+    policy, core = trial.policy_of_cases, trial.core
+    _same_engines(trial, results)
     # An incumbent that was measured quick has rows of those cases alone.
     incumbent = campaign.best.table().only(table.by_key())
     incumbents = incumbent.by_key()
@@ -205,10 +204,10 @@ def compare_stored(ran: Ran) -> Verdict:
         candidate=table.only(incumbents),
         incumbent=incumbent,
         primary=campaign.manifest.primary_metric,
-        failed_repairs=ran.failed_repairs,
-        facts=_facts(ran),
-        core=None if core is None else frozenset(opened.frozen[name].key for name in core),
-        classes=opened.classes,
+        failed_repairs=trial.failed_repairs,
+        facts=_facts(trial),
+        core=None if core is None else frozenset(trial.frozen[name].key for name in core),
+        classes=trial.classes,
         devices={result.key: result.evidence.device or "" for result in results},
         limits={
             result.key: limits
@@ -220,8 +219,8 @@ def compare_stored(ran: Ran) -> Verdict:
     )
     verdict = decide_stored(evidence, policy)
     for _ in range(remeasurements_needed(verdict, policy)):
-        again = Collector(order=list(collector.order))
-        again.results = {result.nodeid: result for result in measurements.measure_again()}
+        again = Collector(order=list(trial.collector.order))
+        again.results = {result.nodeid: result for result in trial.measurements.measure_again()}
         repeat = again.table()
         if repeat is None or len(repeat.rows) != len(table.rows):
             return incomplete(policy, "a re-measurement lost cases")
@@ -229,7 +228,7 @@ def compare_stored(ran: Ran) -> Verdict:
         evidence = replace(evidence, remeasurements=repeats)
         verdict = decide_stored(evidence, policy)
     engines = sorted({result.evidence.engine or "-" for result in results})
-    flags = [*verdict.flags, *judging.device_flags(results, opened.frozen)]
+    flags = [*verdict.flags, *judging.device_flags(results, trial.frozen)]
     if where := elsewhere(campaign.best.session()):
         flags.append(
             f"the incumbent was measured on {where}: stored figures of two machines differ without "
@@ -245,9 +244,9 @@ def compare_stored(ran: Ran) -> Verdict:
     return verdict.saying(engine=", ".join(engines), flags=flags, shapes=shapes)
 
 
-def _same_engines(opened: OpenTrial, results: Sequence[CaseResult]) -> None:
+def _same_engines(trial: CampaignTrial, results: Sequence[CaseResult]) -> None:
     for result in results:
-        frozen = opened.frozen[result.nodeid].engine
+        frozen = trial.frozen[result.nodeid].engine
         engine = result.evidence.engine or frozen
         if engine != frozen:
             raise BadInput(

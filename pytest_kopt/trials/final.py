@@ -24,9 +24,13 @@ from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import end_to_end, judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial, evidence, saying_why_blocked
+from pytest_kopt.trials.campaign_trial import (
+    CampaignTrial,
+    evidence,
+    frozen_cases,
+    saying_why_blocked,
+)
 from pytest_kopt.trials.comparing import compare_paired, decided
-from pytest_kopt.trials.stages import OpenTrial, Ran, frozen_cases, gather
 
 _refused = partial(BadInput, where="--kopt-round final")
 
@@ -34,9 +38,9 @@ _refused = partial(BadInput, where="--kopt-round final")
 class FinalComparison(CampaignTrial):
     """The end of a campaign in its own tree."""
 
-    def open(self) -> OpenTrial:
-        asked, campaign = self.asked, self.campaign
-        levels.always_full(asked.settings.level, "the final comparison")
+    def open(self) -> None:
+        campaign = self.campaign
+        levels.always_full(self.settings.level, "the final comparison")
         if campaign.state.ended == "abandoned":
             raise _refused("the campaign was abandoned")
         best = campaign.state.incumbent_round
@@ -44,34 +48,34 @@ class FinalComparison(CampaignTrial):
             what = "no round was accepted: there is nothing to compare with the baseline"
             raise _refused(what)
         campaign.check_ready()
-        frozen = frozen_cases(campaign)
+        self.frozen = frozen_cases(campaign)
         _check_tree(campaign)
-        harness = asked.watch.check(frozen)
+        self.harness = self.watch.check(self.frozen)
         _check_diff(campaign)
-        title = f"campaign {campaign.name}, round {best} (best) against the baseline"
-        return OpenTrial(asked, title, best, harness, frozen)
+        self.title = f"campaign {campaign.name}, round {best} (best) against the baseline"
+        self.number = best
 
-    def conclude(self, ran: Ran) -> Closing:
-        gather(ran)
-        results, campaign = ran.results, self.campaign
-        verdict, paired, detail = _judge(ran)
-        verdict = saying_why_blocked(ran, _end_to_end(ran, verdict, paired))
-        verdict = verdict.saying(thresholds=self.asked.policy.model_dump(mode="json"))
+    def conclude(self) -> Closing:
+        self.gather()
+        results, campaign = self.results, self.campaign
+        verdict, paired, detail = _judge(self)
+        verdict = saying_why_blocked(self, _end_to_end(self, verdict, paired))
+        verdict = verdict.saying(thresholds=self.policy.model_dump(mode="json"))
         report = compose(campaign)
         verdict = with_details(verdict, results)
-        verdict = record_final(campaign, evidence(ran, paired), verdict, report)
+        verdict = record_final(campaign, evidence(self, paired), verdict, report)
         projections.refresh(campaign)
         outlook = tuple(projections.outlook(report))
-        return Closing(verdict, detail or ran.blocked, outlook=outlook)
+        return Closing(verdict, detail or self.blocked, outlook=outlook)
 
 
-def _judge(ran: Ran) -> tuple[Verdict, PairedResult | None, str]:
+def _judge(trial: CampaignTrial) -> tuple[Verdict, PairedResult | None, str]:
     """Judge the best version: by its rows and findings, then side by side with the baseline."""
-    campaign = ran.opened.campaign
-    if verdict := by_ground(_observed(ran), ran.policy):
+    campaign = trial.campaign
+    if verdict := by_ground(_observed(trial), trial.policy_of_cases):
         return verdict, None, ""
-    paired, observation, detail = compare_paired(ran, campaign.baseline(), is_final=True)
-    verdict = decided([observation, *_observed(ran)], paired, ran.policy)
+    paired, observation, detail = compare_paired(trial, campaign.baseline(), is_final=True)
+    verdict = decided([observation, *_observed(trial)], paired, trial.policy_of_cases)
     if verdict.decision is Decision.REPAIR:
         return verdict, paired, detail
     flags, chain = list(verdict.flags), chain_of_best(campaign.state)
@@ -87,9 +91,9 @@ def _judge(ran: Ran) -> tuple[Verdict, PairedResult | None, str]:
     return verdict.saying(next_step=next_step, flags=flags), paired, detail
 
 
-def _observed(ran: Ran) -> Iterator[Observation | None]:
-    results = ran.results
-    yield from ran.observed(ran.opened.frozen, "put it back and run it again")
+def _observed(trial: CampaignTrial) -> Iterator[Observation | None]:
+    results = trial.results
+    yield from trial.observed(trial.frozen, "put it back and run it again")
     step = "an accepted round cheats. Fix: find it with kopt bisect"
     yield judging.dishonest(results, judging.rejecting(judging.findings_of(results)), step)
     if failed := [result.label for result in results if result.check != "PASS"]:
@@ -99,15 +103,14 @@ def _observed(ran: Ran) -> Iterator[Observation | None]:
     yield judging.interpreted(results)
 
 
-def _end_to_end(ran: Ran, verdict: Verdict, paired: PairedResult | None) -> Verdict:
+def _end_to_end(trial: CampaignTrial, verdict: Verdict, paired: PairedResult | None) -> Verdict:
     """Run the manifest's e2e_command with both versions, where they were compared."""
-    asked = ran.opened.asked
-    campaign, manifest = asked.campaign, asked.campaign.manifest
+    campaign, manifest = trial.campaign, trial.campaign.manifest
     if manifest.e2e_command is None or paired is None:
         return verdict
-    command, versions = asked.command(manifest.e2e_command), (campaign.baseline(), ran.kernel)
+    command, versions = trial.command(manifest.e2e_command), (campaign.baseline(), trial.kernel)
     try:
-        return verdict.saying(e2e=end_to_end.measure(command, ran.trees, *versions))
+        return verdict.saying(e2e=end_to_end.measure(command, trial.trees, *versions))
     except NotComparable as why:
         note = f"e2e_command gave no figure: {in_a_line(str(why))}"
         return judging.flagged(verdict, [note])

@@ -7,7 +7,6 @@ from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
@@ -17,7 +16,6 @@ from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
 from pytest_kopt.trials.rounds.baseline import Baseline
 from pytest_kopt.trials.rounds.candidate import CandidateRound
 from pytest_kopt.trials.rounds.race import Race
-from pytest_kopt.trials.stages import Asked
 
 
 def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
@@ -37,7 +35,7 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
         where = "--kopt-policy" if settings.policy else "policy (manifest.yaml)"
         campaign.check_policy(policy, where)
         watch = HarnessWatch(campaign, setup)
-        return kind(Asked(settings, campaign, policy, of_session, watch, now()))
+        return kind(settings, campaign, policy, of_session, watch)
 
 
 def _kind_of_trial(settings: Settings, campaign: Campaign) -> type[CampaignTrial]:

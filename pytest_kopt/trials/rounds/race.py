@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -44,9 +43,13 @@ from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import CampaignTrial, record_round
+from pytest_kopt.trials.campaign_trial import (
+    CampaignTrial,
+    Racer,
+    add_error_rows,
+    record_round,
+)
 from pytest_kopt.trials.rounds.candidate import audited, judge_candidate, open_against_incumbent
-from pytest_kopt.trials.stages import OpenTrial, Racer, Ran, add_error_rows, gather
 from pytest_kopt.versions.tree import Tree
 
 #: What the best of a race may turn out to be, and the next best is judged in its place.
@@ -60,8 +63,8 @@ class Race(CampaignTrial):
     runs_benchmark = False
     depth = Depth.CHECKS
 
-    def open(self) -> OpenTrial:
-        settings, campaign = self.asked.settings, self.campaign
+    def open(self) -> None:
+        settings, campaign = self.settings, self.campaign
         for wrong, fix in (
             (settings.compare == "stored", "--kopt-compare paired"),
             (
@@ -71,10 +74,9 @@ class Race(CampaignTrial):
         ):
             if wrong:
                 raise _refused("this option does not fit a race", fix=fix)
-        opened = open_against_incumbent(self.asked)
+        open_against_incumbent(self)
         self._candidates = candidates_of(campaign, settings.candidates, Path.cwd())
-        opened.title += f", a race of {', '.join(self._candidates)}"
-        return opened
+        self.title += f", a race of {', '.join(self._candidates)}"
 
     def prepare(self, held: ExitStack) -> None:
         """Have the incumbent in the tree, where a race that was killed left a candidate."""
@@ -82,25 +84,29 @@ class Race(CampaignTrial):
         if any(kernel.same_content(version) for version in self._candidates.values()):
             campaign.incumbent().restore(campaign.root, over=kernel)
 
-    def conclude(self, ran: Ran) -> Closing:
+    def conclude(self) -> Closing:
         """Check, race, put the best into the tree and close its round; one found out gives way."""
-        gather(ran)
-        if unfit := by_ground(_observed(ran), ran.policy):
-            return record_round(ran, unfit)
-        root, incumbent = self.campaign.root, ran.kernel
-        trees = _trees(ran, self._candidates)
-        racers, out = _raced(ran, self._candidates, trees)
+        self.gather()
+        if unfit := by_ground(_observed(self), self.policy_of_cases):
+            return record_round(self, unfit)
+        root, incumbent, level = self.campaign.root, self.kernel, self.level
+        trees = _trees(self, self._candidates)
+        racers, out = _raced(self, self._candidates, trees)
         while True:
             first, *rest = [*racers, *out]
             first.kernel.restore(root, over=incumbent)
             try:
                 for place, racer in enumerate((first, *rest), 1):
                     racer.say(place=place)
-                judged = replace(ran, kernel=self.campaign.candidate(), raced=(first, *rest))
-                verdict, paired, detail = _judged(judged, trees)
+                self.kernel, self.raced, self.level = (
+                    self.campaign.candidate(),
+                    (first, *rest),
+                    level,
+                )
+                verdict, paired, detail = _judged(self, trees)
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                    closing = record_round(judged, verdict, paired, detail)
+                    closing = record_round(self, verdict, paired, detail)
             except BaseException:
                 incumbent.restore(root, over=first.kernel)
                 raise
@@ -116,60 +122,62 @@ class Race(CampaignTrial):
             out.insert(0, first)
 
 
-def _trees(ran: Ran, candidates: Mapping[str, KernelVersion]) -> dict[str, Tree]:
+def _trees(trial: CampaignTrial, candidates: Mapping[str, KernelVersion]) -> dict[str, Tree]:
     """Return trees of the project: one of each candidate, and "", the incumbent's copy."""
-    versions, changed = {"": ran.kernel, **candidates}, _changed(ran, candidates)
+    versions, changed = {"": trial.kernel, **candidates}, _changed(trial, candidates)
     return {
-        name: ran.trees.tree({path: version.sources.get(path) for path in changed})
+        name: trial.trees.tree({path: version.sources.get(path) for path in changed})
         for name, version in versions.items()
     }
 
 
-def _changed(ran: Ran, candidates: Mapping[str, KernelVersion]) -> tuple[str, ...]:
+def _changed(trial: CampaignTrial, candidates: Mapping[str, KernelVersion]) -> tuple[str, ...]:
     """Return the paths that may differ between the versions."""
-    versions = (ran.kernel, *candidates.values())
+    versions = (trial.kernel, *candidates.values())
     return tuple(sorted({path for version in versions for path in version.files}))
 
 
-def _judged(ran: Ran, trees: Mapping[str, Tree]) -> tuple[Verdict, PairedResult | None, str]:
+def _judged(
+    trial: CampaignTrial, trees: Mapping[str, Tree]
+) -> tuple[Verdict, PairedResult | None, str]:
     """Judge the best, which lies in the tree, as a lone candidate is."""
-    first = ran.raced[0]
+    first = trial.raced[0]
     full = first.collector
     if first.record.decision is Decision.ROLLED_BACK:
-        copies, ids = [trees[first.name].copy], [*ran.opened.frozen]
-        (full,) = ran.measurements.run_in(copies, ids, "checking the winner", Depth.TIMES)
-    ran.collector.take_over(full)
-    return judge_candidate(ran)
+        copies, ids = [trees[first.name].copy], [*trial.frozen]
+        (full,) = trial.measurements.run_in(copies, ids, "checking the winner", Depth.TIMES)
+    trial.collector.take_over(full)
+    return judge_candidate(trial)
 
 
-def _observed(ran: Ran) -> Iterator[Observation | None]:
+def _observed(trial: CampaignTrial) -> Iterator[Observation | None]:
     """Yield why the incumbent's own cases cannot be relied on."""
-    results = ran.results
-    yield from judging.unfinished(ran.collector, ran.opened.frozen, ran.interrupted)
+    results = trial.results
+    yield from judging.unfinished(trial.collector, trial.frozen, trial.interrupted)
     yield judging.interpreted(results)
     failed = [result.nodeid for result in results if result.check != "PASS"]
-    if failed or ran.edits:
+    if failed or trial.edits:
         why = f"the current best itself fails {failed[0]}" if failed else judging.EDITED_HARNESS
         yield Observation(Ground.UNSOUND, why, "nothing was raced: find out why")
 
 
 def _raced(
-    ran: Ran, candidates: Mapping[str, KernelVersion], trees: Mapping[str, Tree]
+    trial: CampaignTrial, candidates: Mapping[str, KernelVersion], trees: Mapping[str, Tree]
 ) -> tuple[list[Racer], list[Racer]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     copies = [trees[name].copy for name in candidates]
-    collectors = ran.measurements.run_in(copies, [*ran.opened.frozen], "checking candidate")
+    collectors = trial.measurements.run_in(copies, [*trial.frozen], "checking candidate")
     racers = [
-        Racer(kernel, collector, _check(name, kernel, collector, ran.opened))
+        Racer(kernel, collector, _check(name, kernel, collector, trial))
         for (name, kernel), collector in zip(candidates.items(), collectors, strict=True)
     ]
     passed = [racer for racer in racers if not racer.record.reason]
     out = [racer for racer in racers if racer.record.reason]
     if len(passed) < 2:
         return passed, out
-    changed = _changed(ran, candidates)
-    standings, left, tables = _race(ran, [racer.name for racer in passed], trees, changed)
-    sizes = {racer.name: lines_changed(racer.kernel, ran.kernel) for racer in passed}
+    changed = _changed(trial, candidates)
+    standings, left, tables = _race(trial, [racer.name for racer in passed], trees, changed)
+    sizes = {racer.name: lines_changed(racer.kernel, trial.kernel) for racer in passed}
     first = winner(tables, left, sizes) if left else ""
 
     def rank(racer: Racer) -> tuple[bool, bool, float]:
@@ -184,13 +192,13 @@ def _raced(
 
 
 def _check(
-    name: str, kernel: KernelVersion, collector: Collector, opened: OpenTrial
+    name: str, kernel: KernelVersion, collector: Collector, trial: CampaignTrial
 ) -> RaceCandidate:
     """Judge what a candidate's check came to; one that races has no reason not to."""
-    add_error_rows(collector, opened.frozen)
+    add_error_rows(collector, trial.frozen)
     judging.fail_rows_of_failed_tests(collector)
     results = collector.in_order()
-    findings = [*judging.findings_of(results), *audited(opened.campaign, kernel)]
+    findings = [*judging.findings_of(results), *audited(trial.campaign, kernel)]
     damning = judging.rejecting(findings)
     observed = [Observation(Ground.DISHONEST, str(finding)) for finding in damning]
     observed += (
@@ -199,26 +207,26 @@ def _check(
         if case.check != "PASS"
     )
     # A case that its own version keeps from speaking is wrong.
-    lost = judging.unfinished(collector, opened.frozen, "")
-    observed += (replace(missing, ground=Ground.WRONG) for missing in lost)
-    return by_checks(name, kernel.hashes, by_ground(observed, opened.asked.policy))
+    lost = judging.unfinished(collector, trial.frozen, "")
+    observed += (Observation(Ground.WRONG, missing.reason) for missing in lost)
+    return by_checks(name, kernel.hashes, by_ground(observed, trial.policy))
 
 
 def _race(
-    ran: Ran, names: Sequence[str], trees: Mapping[str, Tree], changed: tuple[str, ...]
+    trial: CampaignTrial, names: Sequence[str], trees: Mapping[str, Tree], changed: tuple[str, ...]
 ) -> _Outcome:
-    opened, policy = ran.opened, ran.policy
-    results = [result for result in ran.results if result.nodeid not in opened.untimed]
-    campaign = opened.campaign
-    metric = parse_primary(campaign.manifest.primary_metric, ran.rows, policy.directions)[0]
-    history = NoiseHistory.here(opened.asked.settings.workspace, results, campaign)
-    criteria = Criteria([metric], policy, history, ran.rows.by_key(), core=opened.core)
+    policy = trial.policy_of_cases
+    results = [result for result in trial.results if result.nodeid not in trial.untimed]
+    campaign = trial.campaign
+    metric = parse_primary(campaign.manifest.primary_metric, trial.rows, policy.directions)[0]
+    history = NoiseHistory.here(trial.settings.workspace, results, campaign)
+    criteria = Criteria([metric], policy, history, trial.rows.by_key(), core=trial.core)
 
     def start(names: Sequence[str], most: int) -> Comparison:
         places = (trees[""], *(trees[name] for name in names))
         versions = Versions(places, changed, raced=tuple(names))
         ids = [result.nodeid for result in results]
-        return ran.measurements.compare(ids, versions, most, "racing")
+        return trial.measurements.compare(ids, versions, most, "racing")
 
     try:
         return run_race(start, names, results, criteria)
