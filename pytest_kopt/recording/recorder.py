@@ -15,7 +15,6 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import median_low
@@ -38,71 +37,32 @@ _MOST_BYTES = 64 << 20
 _RUN = "from pytest_kopt.recording.recorder import main; main()"
 
 
-@dataclass(slots=True)
-class _Signature:
-    """Calls with arguments of the same shapes, dtypes, strides and scalars."""
-
-    #: As record.json has them.
-    arguments: list[dict[str, Any]]
-    #: By position where there are none.
-    names: list[str] | None
-    #: Seconds of each call.
-    times: array[float] = field(default_factory=lambda: array("d"))
-
-
-@dataclass(slots=True)
-class _Recorder:
-    """The calls of one function so far."""
-
-    function: Callable[..., Any]
-    keeps_contents: bool
-    signatures: dict[str, _Signature] = field(default_factory=dict)
-    #: What is kept of tensors, by the key that record.json names.
-    contents: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        import torch
-
-        values, names = self._bound(arguments, named)
-        key = repr((names, [_plain(value) for value in values]))
-        if key not in self.signatures:
-            place = len(self.signatures)
-            described = [self._described(x, f"{place}.{i}") for i, x in enumerate(values)]
-            self.signatures[key] = _Signature(described, names)
-        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in values)
-        if on_gpu:
-            torch.cuda.synchronize()
-        began = perf_counter()
-        result = self.function(*arguments, **named)
-        if on_gpu:
-            torch.cuda.synchronize()
-        self.signatures[key].times.append(perf_counter() - began)
-        return result
-
-    def _bound(
-        self, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[list[Any], list[str] | None]:
-        """Return the arguments in order, with their names where all can be given by name."""
-        try:
-            bound = inspect.signature(self.function).bind(*arguments, **named)
-        except (TypeError, ValueError):
-            return [*arguments, *named.values()], None
-        kinds = {bound.signature.parameters[name].kind for name in bound.arguments}
-        if kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
-            return [*bound.arguments.values()], [*bound.arguments]
+def _bound(
+    function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[list[Any], list[str] | None]:
+    """Return the arguments in order, with their names where all can be given by name."""
+    try:
+        bound = inspect.signature(function).bind(*arguments, **named)
+    except (TypeError, ValueError):
         return [*arguments, *named.values()], None
+    kinds = {bound.signature.parameters[name].kind for name in bound.arguments}
+    if kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
+        return [*bound.arguments.values()], [*bound.arguments]
+    return [*arguments, *named.values()], None
 
-    def _described(self, value: Any, key: str) -> dict[str, Any]:
-        import torch
 
-        plain = _plain(value)
-        if not isinstance(value, torch.Tensor) or "unknown" in plain:
-            return plain
-        plain["statistics"] = _statistics(value)
-        if self.keeps_contents and value.numel() * value.element_size() <= _MOST_BYTES:
-            self.contents[key] = value.detach().cpu().contiguous().clone()
-            plain["contents"] = key
+def _described(value: Any, key: str, tensors: dict[str, Any] | None) -> dict[str, Any]:
+    """Return an argument as record.json has it; `tensors` get the contents of one by `key`."""
+    import torch
+
+    plain = _plain(value)
+    if not isinstance(value, torch.Tensor) or "unknown" in plain:
         return plain
+    plain["statistics"] = _statistics(value)
+    if tensors is not None and value.numel() * value.element_size() <= _MOST_BYTES:
+        tensors[key] = value.detach().cpu().contiguous().clone()
+        plain["contents"] = key
+    return plain
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -167,21 +127,57 @@ def record(target: str, into: str | Path, *, contents: bool = False) -> Iterator
         function = getattr(import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(f"{target!r}: {error}", legal="pkg.mod:function") from None
-    recorder = _Recorder(function, contents)
+    signatures: dict[str, dict[str, Any]] = {}
+    times: dict[str, array[float]] = {}
+    tensors: dict[str, Any] = {}
 
     @functools.wraps(function)
     def recording(*arguments: Any, **named: Any) -> Any:
-        return recorder(*arguments, **named)
+        import torch
+
+        values, names = _bound(function, arguments, named)
+        key = repr((names, [_plain(value) for value in values]))
+        if key not in signatures:
+            place, kept = len(signatures), tensors if contents else None
+            described = [_described(x, f"{place}.{i}", kept) for i, x in enumerate(values)]
+            signatures[key], times[key] = {"arguments": described, "names": names}, array("d")
+        on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in values)
+        if on_gpu:
+            torch.cuda.synchronize()
+        began = perf_counter()
+        result = function(*arguments, **named)
+        if on_gpu:
+            torch.cuda.synchronize()
+        times[key].append(perf_counter() - began)
+        return result
 
     _replace(function, recording)
     began = perf_counter()
     try:
         yield
     finally:
-        seconds = perf_counter() - began
+        document = {
+            "schema_version": VERSION,
+            "function": target,
+            "seconds": perf_counter() - began,
+            # One whose calls all raised an error has none.
+            "signatures": [signatures[key] | _timed(times[key]) for key in times if times[key]],
+        }
         # Modules that were imported meanwhile hold it as well.
         _replace(recording, function)
-        _write(recorder, target, seconds, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if tensors:
+            safetensors().save_file(tensors, folder / CONTENTS)
+        (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _timed(seconds: array[float]) -> dict[str, float]:
+    """Return how often a signature was called, and how long all calls and the median one took."""
+    return {
+        "calls": len(seconds),
+        "seconds": sum(seconds),
+        "median_seconds": median_low(seconds),
+    }
 
 
 def _holds_calls(folder: Path) -> bool:
@@ -201,30 +197,6 @@ def _replace(function: Any, other: Any) -> None:
         for name, value in names:
             if value is function:
                 setattr(module, name, other)
-
-
-def _write(recorder: _Recorder, target: str, seconds: float, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if recorder.contents:
-        safetensors().save_file(recorder.contents, folder / CONTENTS)
-    document = {
-        "schema_version": VERSION,
-        "function": target,
-        "seconds": seconds,
-        "signatures": [
-            {
-                "arguments": signature.arguments,
-                "names": signature.names,
-                "calls": len(signature.times),
-                "seconds": sum(signature.times),
-                "median_seconds": median_low(signature.times),
-            }
-            for signature in recorder.signatures.values()
-            # One whose calls all raised an error has none.
-            if signature.times
-        ],
-    }
-    (folder / RECORD).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def run_recorded(words: Sequence[str], target: str, into: Path, *, contents: bool) -> int:
