@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import ConfigClass
@@ -81,8 +82,16 @@ class ClassStanding:
         return " and ".join(f"{name!r} ({changed(self.changes[name])})" for name in ordered)
 
 
-def measured_classes(classes: Classes, table: Table, metric: Metric) -> list[ConfigClass]:
-    """Return the classes of a table that is compared with nothing; BadInput for unknown columns."""
+def measured_classes(
+    classes: Classes,
+    table: Table,
+    metric: Metric,
+    compared: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> list[ConfigClass]:
+    """Return the classes of a table, with what they came to if it is `compared` with another.
+
+    BadInput for unknown columns.
+    """
     rows = table.by_key()
     groups = classes.group({key: row.dims for key, row in rows.items()})
     return [
@@ -90,7 +99,7 @@ def measured_classes(classes: Classes, table: Table, metric: Metric) -> list[Con
             name=name,
             dims=classes.common(rows[keys[0]].typed_dims),
             cases=len(keys),
-            candidate=aggregate([rows[key] for key in keys], metric),
+            **compared.get(name) or {"candidate": aggregate([rows[key] for key in keys], metric)},
         )
         for name, keys in groups.items()
     ]

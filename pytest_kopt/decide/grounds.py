@@ -158,12 +158,12 @@ def wrong_rows(table: Table, policy: Policy, failed_repairs: int) -> Observation
     return Observation(ground, reason, step, {"shapes": [*map(checked_shape, table.rows)]})
 
 
-def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
-    """Return a case of which only the check is known: the row's, unless it is given."""
+def checked_shape(row: Row, check: str = "", status: str = "", **more: Any) -> Shape:
+    """Return a case of which only the check is known (the row's, unless given), and `more`."""
     check = check or row.check
     status = status or ("unchanged" if check == "PASS" else "failed")
     fields = {"label": row.label, "dims": row.typed_dims, "check": check, "status": status}
-    return Shape.model_validate(fields)
+    return Shape.model_validate(fields | more)
 
 
 def no_figure(

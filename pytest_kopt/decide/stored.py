@@ -137,6 +137,11 @@ def _judge(
     lead_view = next(pair for pair in views if pair[0] is lead)
     lead, standing = next((pair for pair in views if pair[1].divergence), lead_view)
 
+    of_classes = {
+        name: total.model_dump(include=_FIGURES) | {"status": standing.status(name)}
+        for name, total in lead.by_class.items()
+    }
+
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
             **settled(Answer(decision, reason, step), evidence.facts)._asdict(),
@@ -149,15 +154,7 @@ def _judge(
                 *(changes.total for changes in compared if changes is not lead),
             ],
             shapes=_shapes(evidence, policy, lead, regressed),
-            classes=[
-                measured.model_copy(
-                    update={
-                        **lead.by_class[measured.name].model_dump(include=_FIGURES),
-                        "status": standing.status(measured.name),
-                    }
-                )
-                for measured in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
-            ],
+            classes=measured_classes(evidence.classes, evidence.incumbent, lead.metric, of_classes),
             target_class=target,
             remeasured_pct=repeats,
         )
@@ -296,9 +293,9 @@ def _shapes(
     def shape(row: Row) -> Shape:
         change = lead.by_case[row.key]
         gained = "improved" if policy.reaches(change, policy.noise_pct) else "unchanged"
-        checked = checked_shape(row, status="regressed" if row.key in regressed else gained)
+        status = "regressed" if row.key in regressed else gained
         device = (evidence.devices or {}).get(row.key)
-        return checked.model_copy(update={"change_pct": change, "device": device})
+        return checked_shape(row, status=status, change_pct=change, device=device)
 
     return [*map(shape, evidence.candidate.rows)]
 

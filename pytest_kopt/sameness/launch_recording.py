@@ -44,7 +44,7 @@ class Launch:
     needs: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def is_same(self, other: Launch) -> bool:
-        return replace(self, arguments=()) == replace(other, arguments=()) and (
+        return self.laid_out == other.laid_out and (
             [*map(len, self.arguments)] == [*map(len, other.arguments)]
             and all(
                 mine == theirs or _ANY in (mine, theirs)
@@ -52,6 +52,10 @@ class Launch:
                 for mine, theirs in _bytes(*pair)
             )
         )
+
+    @property
+    def laid_out(self) -> tuple[object, ...]:
+        return self.name, self.grid, self.block, self.shared, self.code
 
     def settled(self, again: Launch) -> Launch:
         """Return it without what another capture of the same call does not repeat."""

@@ -93,9 +93,10 @@ class Worker:
             yield
 
     def _bench_of(self, test: pytest.Item) -> Bench:
-        bench = replace(self.bench(), waiting=self._time_limit(test.config).waiting)
         order = self._client.order if self._client else None
-        return replace(bench, session_seed=order.seed) if isinstance(order, LoadVersions) else bench
+        seed = order.seed if isinstance(order, LoadVersions) else self.orders.session_seed
+        waiting = self._time_limit(test.config).waiting
+        return replace(self.bench(), waiting=waiting, session_seed=seed)
 
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""

@@ -41,10 +41,7 @@ def shapes(
     results: Iterable[CaseResult], same: Mapping[str, Same] = MappingProxyType({})
 ) -> list[Shape]:
     """Return cases as their checks left them; those in `same` run the same code."""
-    return [
-        checked_shape(r.row()).model_copy(update={"nodeid": r.nodeid, "same": same.get(r.nodeid)})
-        for r in results
-    ]
+    return [checked_shape(r.row(), nodeid=r.nodeid, same=same.get(r.nodeid)) for r in results]
 
 
 def same_shapes(results: Sequence[CaseResult], how: Same = "source") -> list[Shape]:

@@ -120,12 +120,22 @@ class Trees:
             self._made[key] = made
         return self._made[key]
 
-    def having(self, old: Mapping[str, bytes | None]) -> Versions:
-        """Return two trees of the incumbent: `old` are its files that differ, None for none."""
+    def having(
+        self,
+        old: Mapping[str, bytes | None],
+        changed: Iterable[str] | None = None,
+        own: Tree | None = None,
+    ) -> Versions:
+        """Return two trees of the incumbent: `old` are its files that differ, None for none.
+
+        `changed` are the kernels' among them, all unless given. `own` is the tree of the candidate,
+        if that is not the project.
+        """
         known = (content for content in old.values() if content is not None)
         return Versions(
             (self.tree(old), self.tree(old, 1)),
-            tuple(sorted(old)),
+            tuple(sorted(old if changed is None else changed)),
+            own=own,
             rebuilt=self.built is not None,
             extensions=self._extensions if not self.built and builds_inline(known) else None,
         )

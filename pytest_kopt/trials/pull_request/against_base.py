@@ -380,10 +380,8 @@ class PullRequestGate:
         All have the base's files around the kernels. NotComparable where these do not build.
         """
         old = {path: self.other.old[path] for path in kernels}
-        versions = replace(self._trees.having(old | {**around}), changed=tuple(sorted(kernels)))
-        if not around:
-            return versions
-        return replace(versions, own=self._trees.tree(around, copies_sources=True))
+        own = self._trees.tree(around, copies_sources=True) if around else None
+        return self._trees.having(old | {**around}, kernels, own)
 
     def _audit(self, results: Sequence[CaseResult], kernels: Collection[str]) -> list[Finding]:
         loaded = {self._reach.in_tree(file) for file in loaded_by(results)}
@@ -420,7 +418,8 @@ class PullRequestGate:
         rest = judging.shapes((r for r in results if r.nodeid in {*same, *apart}), same)
         decided: Verdict | None = None
         if paired and len(paired.same) < len(paired.results):
-            decided = paired.verdict.saying(shapes=paired.verdict.shapes + rest)
+            verdict = self._with_nearby(paired)
+            decided = verdict.saying(shapes=verdict.shapes + rest)
         elif rest:
             why = f"no case can be compared with {self.other}"
             if paired and paired.has_same_machine_code:
@@ -479,7 +478,7 @@ class PullRequestGate:
     def _compare(
         self, cases: Sequence[CaseResult], versions: Versions, measurements: Measurements
     ) -> PairedResult:
-        """Compare these cases; the step says after it what to do."""
+        """Compare these cases."""
         criteria = Criteria(
             [STEP],
             self.policy,
@@ -488,11 +487,10 @@ class PullRequestGate:
             reached_only=True,
         )
         with measurements.compare([case.nodeid for case in cases], versions) as comparison:
-            paired = compare(comparison, cases, criteria)
-        return replace(paired, verdict=self._with_nearby(paired))
+            return compare(comparison, cases, criteria)
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:
-        """Return the verdict with what the versions did at shapes near the declared ones."""
+        """Return the verdict with what to do, and what the versions did near the inputs."""
         times = paired.verdict
         if times.decision is not Decision.INCOMPLETE:
             times = times.saying(next_step=NEXT.get(times.decision, ""))

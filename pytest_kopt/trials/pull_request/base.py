@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -59,11 +59,10 @@ class Base:
         if name and not is_ref and (here / name).exists():
             old = contents_of(here / name, root.resolve())
             return cls(shown or name, "", root.resolve(), old)
-        found = cls._of_ref(name, repository)
-        return replace(found, name=shown or name)
+        return cls._of_ref(name, repository, shown or name)
 
     @classmethod
-    def _of_ref(cls, ref: str, repository: Repository | None) -> Base:
+    def _of_ref(cls, ref: str, repository: Repository | None, shown: str) -> Base:
         """Find the merge base and the changes; BadInput where there is none."""
         refused = partial(BadInput, where=f"--kopt-base {ref}")
         if repository is None or repository.head is None:
@@ -84,7 +83,7 @@ class Base:
         if commit is None:
             what = "has no common history with HEAD here"
             raise refused(what, fix=cut or "name a branch that shares commits with HEAD")
-        return cls(ref, commit, repository.root.resolve(), contents_at(repository, commit))
+        return cls(shown, commit, repository.root.resolve(), contents_at(repository, commit))
 
 
 def take_inventory(
