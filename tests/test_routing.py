@@ -81,10 +81,10 @@ LINES = ("Symptom", "Change", "Expected effect", "Verify", "Risk")
 
 
 def test_every_direction_has_an_id_of_its_own_and_five_lines() -> None:
-    ways = [way for page in PAGES for way in read(ROOT, page)]
+    ways = [way for page in PAGES for way in read(page)]
     assert len({way.id for way in ways}) == len(ways) > 60 and all(way.change for way in ways)
     for page in PAGES:
-        text, count = (ROOT / page).read_text(), len(read(ROOT, page))
+        text, count = (ROOT / page).read_text(), len(read(page))
         assert all(text.count(f"\n- {line}: ") == count for line in LINES), page
 
 
@@ -98,6 +98,6 @@ def test_untried_takes_page_after_page_and_leaves_out_what_a_note_names() -> Non
 
 def test_an_anti_pattern_is_never_proposed() -> None:
     path = "ops/quantisation/optimization-directions.md"
-    assert any(item.is_anti_pattern for item in read(ROOT, path))
-    proposed = Route(ROOT, (path,), ()).untried([], 99)
+    assert any(item.is_anti_pattern for item in read(path))
+    proposed = Route((path,), ()).untried([], 99)
     assert proposed and not any(item.is_anti_pattern for item in proposed)

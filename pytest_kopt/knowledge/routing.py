@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from pytest_kopt.bundled import bundled
@@ -35,9 +34,8 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The pages of one target in their order, below a folder; and what has no pages."""
+    """The pages of one target in their order, below the knowledge folder; and what has none."""
 
-    root: Path
     pages: tuple[str, ...]
     gaps: tuple[str, ...]
 
@@ -49,14 +47,14 @@ class Route:
         named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
         left = [
             [way for way in directions if way.id not in named and not way.is_anti_pattern]
-            for directions in (read(self.root, page) for page in self.pages)
+            for directions in map(read, self.pages)
         ]
         return [direction for row in zip_longest(*left) for direction in row if direction][:count]
 
 
 def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     """Return the pages for an op, an architecture, and a backend or else its language."""
-    root, index = bundled("knowledge"), read_index()
+    index = read_index()
     backends = index["backend"]
     languages = {alias: name for name, entry in backends.items() for alias in entry["aliases"]}
     language = languages.get(backend.upper()) or languages.get(lang.upper())
@@ -78,7 +76,7 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     if gpu == "cpu":
         gaps.append("the directions are about GPUs, and none is proposed for a CPU")
         pages = [*index["workflow"], *found["op"][:1]]
-    return Route(root, tuple(pages), tuple(gaps))
+    return Route(tuple(pages), tuple(gaps))
 
 
 def match(name: str, areas: Mapping[str, Any]) -> str | None:
@@ -93,11 +91,12 @@ def match(name: str, areas: Mapping[str, Any]) -> str | None:
     return max(matches)[1] if matches else None
 
 
-def read(root: Path, page: str) -> list[Direction]:
+def read(page: str) -> list[Direction]:
     """Return a page's directions; a page of another name has none."""
     if not page.endswith(_DIRECTIONS):
         return []
+    text = (bundled("knowledge") / page).read_text(encoding="utf-8")
     return [
         Direction(heading["id"], heading["title"].strip(), "".join(_CHANGE.findall(body)), page)
-        for heading, body in sections(_HEADING, (root / page).read_text(encoding="utf-8"))
+        for heading, body in sections(_HEADING, text)
     ]

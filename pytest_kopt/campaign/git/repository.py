@@ -160,10 +160,6 @@ class Repository:
         words = ("--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         return self._answer("rev-parse", *words)
 
-    def holds(self, commit: str) -> bool:
-        """Say whether a commit is HEAD or one of its ancestors."""
-        return self._answer("merge-base", "--is-ancestor", commit, "HEAD") is not None
-
     def merge_base(self, commit: str) -> str | None:
         """Return the last common ancestor of a commit and HEAD, None when none is known here."""
         return self._answer("merge-base", commit, "HEAD")
@@ -187,6 +183,7 @@ class Repository:
         return [path for path in paths.split("\0") if path]
 
     def is_ancestor(self, old: str, new: str) -> bool:
+        """Say whether a commit is another one, or an ancestor of it."""
         return self._answer("merge-base", "--is-ancestor", old, new) is not None
 
     def begin_bisection(self, good: str, bad: str) -> None:

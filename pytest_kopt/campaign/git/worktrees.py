@@ -221,7 +221,9 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
     """
     attempt = state.incumbent
     commit = attempt.applied.git_commit if attempt and attempt.applied else None
-    if attempt is None or attempt.decided is None or commit is None or repository.holds(commit):
+    if attempt is None or attempt.decided is None or commit is None:
+        return
+    if repository.is_ancestor(commit, "HEAD"):
         return
     # Git keeps no ignored files.
     hashes = {repository.relative(root, path): h for path, h in attempt.decided.kernel.items()}

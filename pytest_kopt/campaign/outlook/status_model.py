@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
@@ -157,7 +158,7 @@ class Status(Document):
 def advice(campaign: Campaign) -> dict[str, Any]:
     """Return the advice as JSON-able data; masked rounds are not looked at."""
     manifest = campaign.manifest
-    route = route_of(manifest)
+    route, pages = route_of(manifest), bundled("knowledge")
     rounds = [round for round in campaign.state.unmasked_rounds() if round.number > 1]
     best = campaign.state.incumbent
     results = best.results() if best else []
@@ -181,7 +182,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             for entry in tips.entries(tips_file)
         ],
         "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
-        "reading": [{"path": str(route.root / page), "page": page} for page in route.pages],
+        "reading": [{"path": str(pages / page), "page": page} for page in route.pages],
         "facts": [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)],
         "rooflines": [line.model_dump() for line in measured],
         "efficiency_pct": reached.pct,
