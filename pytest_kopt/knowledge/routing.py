@@ -32,28 +32,24 @@ class Direction:
         return self.title.lower().startswith("anti-pattern")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The pages of one target in their order, below the knowledge folder; and what has none."""
+def untried(pages: Iterable[str], tried: Iterable[str], count: int) -> list[Direction]:
+    """Return up to `count` directions that no text of `tried` names, page after page in turn.
 
-    pages: tuple[str, ...]
-    gaps: tuple[str, ...]
-
-    def untried(self, tried: Iterable[str], count: int) -> list[Direction]:
-        """Return up to `count` directions that no text of `tried` names, page after page in turn.
-
-        Taking one of each page in turn mixes algorithm and language: a review changes level.
-        """
-        named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
-        left = [
-            [way for way in directions if way.id not in named and not way.is_anti_pattern]
-            for directions in map(read, self.pages)
-        ]
-        return [direction for row in zip_longest(*left) for direction in row if direction][:count]
+    Taking one of each page in turn mixes algorithm and language: a review changes level.
+    """
+    named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
+    left = [
+        [way for way in directions if way.id not in named and not way.is_anti_pattern]
+        for directions in map(read, pages)
+    ]
+    return [direction for row in zip_longest(*left) for direction in row if direction][:count]
 
 
-def route(op: str, gpu: str, backend: str, lang: str) -> Route:
-    """Return the pages for an op, an architecture, and a backend or else its language."""
+def route(op: str, gpu: str, backend: str, lang: str) -> tuple[list[str], list[str]]:
+    """Return the pages for an op, an architecture, and a backend or else its language, in order.
+
+    They lie below the knowledge folder. The second list says which of the three has none.
+    """
     index = read_index()
     backends = index["backend"]
     languages = {alias: name for name, entry in backends.items() for alias in entry["aliases"]}
@@ -76,7 +72,7 @@ def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     if gpu == "cpu":
         gaps.append("the directions are about GPUs, and none is proposed for a CPU")
         pages = [*index["workflow"], *found["op"][:1]]
-    return Route(tuple(pages), tuple(gaps))
+    return pages, gaps
 
 
 def match(name: str, areas: Mapping[str, Any]) -> str | None:

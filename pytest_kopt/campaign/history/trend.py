@@ -12,7 +12,8 @@ from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, ends
 from pytest_kopt.honesty.transfer import ACCEPT_ASTERISK, ACCEPT_REAL, Claim
-from pytest_kopt.knowledge.routing import Direction, Route, route
+from pytest_kopt.knowledge import routing
+from pytest_kopt.knowledge.routing import Direction
 from pytest_kopt.schema.metrics import (
     COMBINED,
     Metric,
@@ -176,18 +177,17 @@ def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
     """Return what the last rounds' authors would try next, then what knowledge has untried."""
     texts = (round.notes.next or "" for round in reversed(rounds))
     planned = [line for text in texts for line in text.splitlines() if line.strip()]
-    left = untried(route_of(campaign.manifest), rounds, NEXT_DIRECTIONS)
+    left = untried(route_of(campaign.manifest)[0], rounds, NEXT_DIRECTIONS)
     suggested = [*planned, *(f"{way.id} {way.title}: {way.change}" for way in left)]
     return list(dict.fromkeys(suggested))[:NEXT_DIRECTIONS]
 
 
-def route_of(manifest: Manifest) -> Route:
-    return route(
-        manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
-    )
+def route_of(manifest: Manifest) -> tuple[list[str], list[str]]:
+    target = (manifest.target_op, manifest.target_gpu)
+    return routing.route(*target, manifest.target_backend, manifest.target_lang)
 
 
-def untried(reading: Route, rounds: Iterable[Round], count: int) -> list[Direction]:
-    """Return up to `count` directions of a route that no note of these rounds names."""
+def untried(pages: Iterable[str], rounds: Iterable[Round], count: int) -> list[Direction]:
+    """Return up to `count` directions of these pages that no note of these rounds names."""
     texts = (str(text) for round in rounds for text in round.notes.given().values())
-    return reading.untried(texts, count)
+    return routing.untried(pages, texts, count)

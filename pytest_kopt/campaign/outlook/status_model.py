@@ -23,7 +23,6 @@ from pytest_kopt.decide.inference import HighEnd, LowEnd
 from pytest_kopt.decide.verdict import Decision, Level, NextAction, RaceCandidate
 from pytest_kopt.figures import CHANGE, ends
 from pytest_kopt.knowledge.facts import product_facts
-from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.models import Document
 from pytest_kopt.roofline import Band, band, efficiency
 
@@ -158,7 +157,7 @@ class Status(Document):
 def advice(campaign: Campaign) -> dict[str, Any]:
     """Return the advice as JSON-able data; masked rounds are not looked at."""
     manifest = campaign.manifest
-    route, pages = route_of(manifest), bundled("knowledge")
+    (pages, gaps), folder = route_of(manifest), bundled("knowledge")
     rounds = [round for round in campaign.state.unmasked_rounds() if round.number > 1]
     best = campaign.state.incumbent
     results = best.results() if best else []
@@ -175,14 +174,14 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "op": manifest.target_op,
         "gpu": manifest.target_gpu,
         "backend": manifest.target_backend,
-        "gaps": list(route.gaps),
+        "gaps": gaps,
         "project_skill": manifest.project_skill,
         "tips": [
             {"number": entry.number, "title": entry.title, "takeaway": entry.takeaway}
             for entry in tips.entries(tips_file)
         ],
         "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
-        "reading": [{"path": str(pages / page), "page": page} for page in route.pages],
+        "reading": [{"path": str(folder / page), "page": page} for page in pages],
         "facts": [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)],
         "rooflines": [line.model_dump() for line in measured],
         "efficiency_pct": reached.pct,
@@ -190,7 +189,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "band": share,
         "band_advice": _BANDS[share] if share else None,
         "lessons": [_lesson(round) for round in rounds[-_LESSONS:]],
-        "stagnation": _stagnation(rounds, route),
+        "stagnation": _stagnation(rounds, pages),
         "commands": COMMANDS,
     }
 
@@ -202,7 +201,7 @@ def _lesson(round: Round) -> str:
     return f"round {round.number} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
 
 
-def _stagnation(rounds: list[Round], route: Route) -> dict[str, Any] | None:
+def _stagnation(rounds: list[Round], pages: list[str]) -> dict[str, Any] | None:
     """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
     review = stops.review(rounds)
     if review is None:
@@ -210,5 +209,5 @@ def _stagnation(rounds: list[Round], route: Route) -> dict[str, Any] | None:
     return {
         **review.model_dump(),
         "disproved": [_lesson(round) for round in rounds[-review.rollbacks_in_a_row :]],
-        "untried": [*map(asdict, untried(route, rounds, stops.NEW_DIRECTIONS + 2))],
+        "untried": [*map(asdict, untried(pages, rounds, stops.NEW_DIRECTIONS + 2))],
     }
