@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_kopt.devices import idle, processes
-from pytest_kopt.devices.idle import AllGpusBusy, AvailabilityGate, judge
+from pytest_kopt.devices.idle import AllGpusBusy, judge, look, wait_for_idle, wait_for_strangers
 from pytest_kopt.devices.vendor import Device, Reading
 
 from .fake_gpus import FakeVendor, gpu
@@ -29,11 +29,15 @@ class Time:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    def monotonic(self) -> float:
+        return self.now
 
-def gate(vendor: FakeVendor, time: Time | None = None) -> tuple[AvailabilityGate, list[str]]:
-    said: list[str] = []
-    time = time or Time()
-    return AvailabilityGate(vendor, said.append, time.sleep, lambda: time.now), said
+
+@pytest.fixture(autouse=True)
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(idle, "time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -56,8 +60,8 @@ def test_the_most_idle_comes_first() -> None:
         B: Reading(memory_mib=4.0, utilisation_pct=0.0),
         C: Reading(memory_mib=0.0, utilisation_pct=2.0),
     }
-    found, said = gate(FakeVendor([A, B, C], states(table)))
-    assert found.idle([A, B, C], 0) == [B, A, C]
+    vendor, said = FakeVendor([A, B, C], states(table)), list[str]()
+    assert wait_for_idle(vendor, [A, B, C], 0, said.append) == [B, A, C]
     assert said == []
 
 
@@ -84,9 +88,9 @@ def test_a_stranger_keeps_a_gpu_and_own_processes_do_not(stranger: int) -> None:
             A: Reading(processes=(stranger,)),
             B: Reading(processes=(os.getpid(), child.pid)),
         }
-        found, _ = gate(FakeVendor([A, B], states(table)))
-        assert found.idle([A, B], 0) == [B]
-        busy = next(finding for finding in found.look([A, B]) if not finding.idle)
+        vendor, said = FakeVendor([A, B], states(table)), list[str]()
+        assert wait_for_idle(vendor, [A, B], 0, said.append) == [B]
+        busy = next(finding for finding in look(vendor, [A, B]) if not finding.idle)
         assert str(stranger) in str(busy) and "sleep" in str(busy)
     finally:
         child.kill()
@@ -138,82 +142,78 @@ def test_other_kopt_sessions_on_a_gpu_are_not_waited_for(stranger: int) -> None:
         )
 
     strangers: tuple[int, ...] = ()
-    found, said = gate(FakeVendor([shared, free], state))
+    vendor, said = FakeVendor([shared, free], state), list[str]()
     with pytest.raises(AllGpusBusy):
-        found.idle([shared], 0)
+        wait_for_idle(vendor, [shared], 0, said.append)
     with announced(shared):
-        assert found.idle([shared], 0) == [shared] and said == []
-        assert found.idle([shared, free], 0) == [free], "one that nobody uses is better"
+        assert wait_for_idle(vendor, [shared], 0, said.append) == [shared] and said == []
+        assert wait_for_idle(vendor, [shared, free], 0, said.append) == [free], (
+            "one that nobody uses is better"
+        )
         strangers = (stranger,)
         with pytest.raises(AllGpusBusy, match=str(stranger)):
-            found.idle([shared], 0)
+            wait_for_idle(vendor, [shared], 0, said.append)
     strangers = ()
     with pytest.raises(AllGpusBusy, match="utilisation"):
-        found.idle([shared], 0)
+        wait_for_idle(vendor, [shared], 0, said.append)
 
 
 def test_pids_of_another_namespace() -> None:
     """Before anything of ours runs they are somebody's; later they may be ours."""
     unknown = 1 << 22
     assert not processes.is_here(unknown)
-    found, _ = gate(FakeVendor([A], states({A: Reading(processes=(unknown,))})))
+    vendor, said = FakeVendor([A], states({A: Reading(processes=(unknown,))})), list[str]()
     with pytest.raises(AllGpusBusy, match="not of this container"):
-        found.idle([A], 0)
-    found.free_of_strangers(A, 0)
+        wait_for_idle(vendor, [A], 0, said.append)
+    wait_for_strangers(vendor, A, 0, said.append)
 
 
-def test_waiting_shows_what_it_waits_for_and_ends_at_the_limit() -> None:
+def test_waiting_shows_what_it_waits_for_and_ends_at_the_limit(time: Time) -> None:
     """An hour, looks announced every ten minutes, seven in all."""
-    time = Time()
-    found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
+    vendor, said = FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), list[str]()
     with pytest.raises(AllGpusBusy, match=f"60 minutes.*{A.uuid}.*utilisation 97 %"):
-        found.idle([A], 60)
+        wait_for_idle(vendor, [A], 60, said.append)
     assert 3600 <= time.now < 3600 + 60
     assert len(said) == 6, "the seventh look is the answer"
     assert all(A.uuid in line and "--kopt-gpu-wait" in line for line in said)
     assert "up to 60 minutes more" in said[0] and "up to 10 minutes more" in said[-1]
 
 
-def test_a_gpu_that_gets_free_is_taken_at_once() -> None:
-    time = Time()
-
+def test_a_gpu_that_gets_free_is_taken_at_once(time: Time) -> None:
     def state(device: Device, number: int) -> Reading:
         busy = device is A or time.now < 700
         return Reading(utilisation_pct=80.0 if busy else 0.0)
 
-    found, said = gate(FakeVendor([A, B], state), time)
-    assert found.idle([A, B], 60) == [B]
+    vendor, said = FakeVendor([A, B], state), list[str]()
+    assert wait_for_idle(vendor, [A, B], 60, said.append) == [B]
     assert 700 <= time.now < 700 + 2 * idle.POLL_SECONDS
     assert len(said) == 3 and B.uuid in said[-1] and "going on" in said[-1]
 
 
-def test_not_waiting_looks_once() -> None:
-    time = Time()
-    found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
+def test_not_waiting_looks_once(time: Time) -> None:
+    vendor, said = FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), list[str]()
     with pytest.raises(AllGpusBusy):
-        found.idle([A], 0)
+        wait_for_idle(vendor, [A], 0, said.append)
     assert said == [] and time.now < idle.POLL_SECONDS
 
 
-def test_between_measurements_only_strangers_count(stranger: int) -> None:
+def test_between_measurements_only_strangers_count(stranger: int, time: Time) -> None:
     """Utilisation tells of one's own work there."""
-    time = Time()
 
     def state(device: Device, number: int) -> Reading:
         return Reading(utilisation_pct=97.0, processes=(stranger,) if time.now < 60 else ())
 
-    found, said = gate(FakeVendor([A], state), time)
-    found.free_of_strangers(A, 60)
+    vendor, said = FakeVendor([A], state), list[str]()
+    wait_for_strangers(vendor, A, 60, said.append)
     assert 60 <= time.now < 120 and str(stranger) in said[0]
 
 
-def test_who_is_about_to_leave_costs_no_more_than_that(stranger: int) -> None:
+def test_who_is_about_to_leave_costs_no_more_than_that(stranger: int, time: Time) -> None:
     """Two sessions on an H200 had waited five seconds for each other's processes that ended."""
-    time = Time()
 
     def state(device: Device, number: int) -> Reading:
         return Reading(processes=(stranger,) if time.now < 0.5 else ())
 
-    found, said = gate(FakeVendor([A], state), time)
-    found.free_of_strangers(A, 60)
+    vendor, said = FakeVendor([A], state), list[str]()
+    wait_for_strangers(vendor, A, 60, said.append)
     assert 0.5 <= time.now < 1 and said == []

@@ -71,74 +71,72 @@ def judge(
     return Occupancy(device, tuple(reasons), *figures, shared)
 
 
-@dataclass(frozen=True, slots=True)
-class AvailabilityGate:
-    """Looks at devices and waits for idle ones; `say` takes the progress lines."""
-
-    vendor: Vendor
-    say: Callable[[str], None]
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-
-    def look(self, devices: Sequence[Device]) -> list[Occupancy]:
-        """Return what is to be found on every device, the most idle first."""
-        readings: dict[str, list[Reading]] = {device.uuid: [] for device in devices}
-        shared = {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
-        for number in range(SAMPLES):
-            if number:
-                self.sleep(INTERVAL)
-            for device in devices:
-                readings[device.uuid].append(self.vendor.read(device))
-        # Who came meanwhile counts as well: it announced itself before it used the device.
-        shared |= {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
-        findings = []
+def look(vendor: Vendor, devices: Sequence[Device]) -> list[Occupancy]:
+    """Return what is to be found on every device, the most idle first."""
+    readings: dict[str, list[Reading]] = {device.uuid: [] for device in devices}
+    shared = {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
+    for number in range(SAMPLES):
+        if number:
+            time.sleep(INTERVAL)
         for device in devices:
-            read = readings[device.uuid]
-            pids = {pid for reading in read for pid in reading.processes or ()}
-            is_shared = device.uuid in shared
-            findings.append(judge(device, read, processes.foreign(pids), shared=is_shared))
-        return sorted(
-            findings, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib)
-        )
+            readings[device.uuid].append(vendor.read(device))
+    # Who came meanwhile counts as well: it announced itself before it used the device.
+    shared |= {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
+    findings = []
+    for device in devices:
+        read = readings[device.uuid]
+        pids = {pid for reading in read for pid in reading.processes or ()}
+        is_shared = device.uuid in shared
+        findings.append(judge(device, read, processes.foreign(pids), shared=is_shared))
+    return sorted(findings, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib))
 
-    def idle(self, devices: Sequence[Device], minutes: float) -> list[Device]:
-        """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
-        Those that other kopt sessions use are among them only where all are. Raises AllGpusBusy
-        when none of them got free.
-        """
-        return self._wait(lambda: self.look(devices), minutes)
+def wait_for_idle(
+    vendor: Vendor, devices: Sequence[Device], minutes: float, say: Callable[[str], None]
+) -> list[Device]:
+    """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
-    def free_of_strangers(self, device: Device, minutes: float) -> None:
-        """Return once no stranger computes there, as between measurements; AllGpusBusy if not."""
+    Those that other kopt sessions use are among them only where all are. `say` takes lines of
+    progress. Raises AllGpusBusy when none of them got free.
+    """
+    return _wait(lambda: look(vendor, devices), minutes, say)
 
-        def look() -> list[Occupancy]:
-            running = self.vendor.read(device).processes or ()
-            return [judge(device, (), processes.foreign(running), shared=True)]
 
-        self._wait(look, minutes)
+def wait_for_strangers(
+    vendor: Vendor, device: Device, minutes: float, say: Callable[[str], None]
+) -> None:
+    """Return once no stranger computes there, as between measurements; AllGpusBusy if not."""
 
-    def _wait(self, look: Callable[[], list[Occupancy]], minutes: float) -> list[Device]:
-        start, announced, pause = self.clock(), 0, _FIRST_POLL_SECONDS
-        while True:
-            findings = look()
-            idle = [finding for finding in findings if finding.idle]
-            free = [finding.device for finding in idle if not finding.shared]
-            if idle:
-                if announced:
-                    self.say(f"kopt: {idle[0].device.uuid} is idle now, going on")
-                return free or [finding.device for finding in idle]
-            waited = (self.clock() - start) / 60
-            if waited >= minutes:
-                raise AllGpusBusy(minutes, [str(finding) for finding in findings])
-            if waited >= max(_SILENT_SECONDS / 60, announced * LOOK_MINUTES):
-                announced += 1
-                self.say(
-                    f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
-                    f"(--kopt-gpu-wait): {' | '.join(map(str, findings))}"
-                )
-            self.sleep(min(pause, max(0.0, (minutes - waited) * 60)))
-            pause = min(2 * pause, POLL_SECONDS)
+    def running() -> list[Occupancy]:
+        pids = processes.foreign(vendor.read(device).processes or ())
+        return [judge(device, (), pids, shared=True)]
+
+    _wait(running, minutes, say)
+
+
+def _wait(
+    find: Callable[[], list[Occupancy]], minutes: float, say: Callable[[str], None]
+) -> list[Device]:
+    start, announced, pause = time.monotonic(), 0, _FIRST_POLL_SECONDS
+    while True:
+        findings = find()
+        idle = [finding for finding in findings if finding.idle]
+        free = [finding.device for finding in idle if not finding.shared]
+        if idle:
+            if announced:
+                say(f"kopt: {idle[0].device.uuid} is idle now, going on")
+            return free or [finding.device for finding in idle]
+        waited = (time.monotonic() - start) / 60
+        if waited >= minutes:
+            raise AllGpusBusy(minutes, [str(finding) for finding in findings])
+        if waited >= max(_SILENT_SECONDS / 60, announced * LOOK_MINUTES):
+            announced += 1
+            say(
+                f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
+                f"(--kopt-gpu-wait): {' | '.join(map(str, findings))}"
+            )
+        time.sleep(min(pause, max(0.0, (minutes - waited) * 60)))
+        pause = min(2 * pause, POLL_SECONDS)
 
 
 def _span(minutes: float) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_kopt.devices import amd_smi, nvml
-from pytest_kopt.devices.idle import AvailabilityGate
+from pytest_kopt.devices.idle import wait_for_idle, wait_for_strangers
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.machine import cpu_clock_mhz
 from pytest_kopt.devices.vendor import (
@@ -49,7 +49,7 @@ class Host:
     ) -> None:
         """Wait until nobody else computes on a device; AllGpusBusy when it takes longer."""
         if self.vendor is not None:
-            AvailabilityGate(self.vendor, say).free_of_strangers(device, minutes)
+            wait_for_strangers(self.vendor, device, minutes, say)
 
 
 def find_vendor() -> Vendor | None:
@@ -191,6 +191,6 @@ def place(
         return ON_CPU
     if wait_minutes is None:
         return Placement(host, host.devices, host.devices[0], say)
-    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes)
+    idle = wait_for_idle(host.vendor, host.devices, wait_minutes, say)
     idle_devices = tuple(device for device in host.devices if device in idle)
     return Placement(host, idle_devices, idle[0], say, wait_minutes)
