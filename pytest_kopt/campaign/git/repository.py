@@ -8,7 +8,6 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -37,19 +36,7 @@ _SHOWN = 80
 #: Who commits where git has no identity.
 _NAME, _EMAIL = "pytest-kopt", "pytest-kopt@localhost"
 
-_ABSENT, LINK, SUBMODULE = "000000", "120000", "160000"
-
-
-@dataclass(frozen=True, slots=True)
-class TreeChange:
-    """A path in the work tree that differs from a commit, and whether it was there."""
-
-    path: str
-    existed: bool
-    #: The commit of a submodule in the older version, None for a file.
-    submodule: str | None = None
-    #: Whether it was a symbolic link.
-    was_link: bool = False
+ABSENT, LINK, SUBMODULE = "000000", "120000", "160000"
 
 
 class Repository:
@@ -164,19 +151,22 @@ class Repository:
         """Return the last common ancestor of a commit and HEAD, None when none is known here."""
         return self._answer("merge-base", commit, "HEAD")
 
-    def changed_since(self, commit: str) -> list[TreeChange]:
-        """Return how the work tree differs from a commit, untracked files included."""
+    def changed_since(self, commit: str) -> dict[str, tuple[str, str]]:
+        """Return the paths that the work tree has otherwise than a commit, untracked ones too.
+
+        Each comes with the mode and the content that the commit had of it, as git calls them. A
+        path that is a submodule in one of the two has the mode of one, unless it was a link.
+        """
         words = ("--raw", "-z", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
         raw = self._git("diff", *words, commit, "--").split("\0")
-        changes = []
+        changes = {}
         for head, path in zip(raw[::2], raw[1::2], strict=False):
             old, new, content = head.removeprefix(":").split()[:3]
-            module = content if SUBMODULE in (old, new) else None
-            changes.append(TreeChange(path, old != _ABSENT, module, old == LINK))
+            changes[path] = SUBMODULE if new == SUBMODULE and old != LINK else old, content
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
-        added = {*filter(None, untracked)} - {change.path for change in changes}
-        return [*changes, *(TreeChange(path, False) for path in sorted(added))]
+        added = sorted({*filter(None, untracked)} - {*changes})
+        return changes | dict.fromkeys(added, (ABSENT, ""))
 
     def committed_since(self, commit: str) -> list[str]:
         paths = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")

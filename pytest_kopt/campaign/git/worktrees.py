@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from pytest_kopt.campaign.git.repository import LINK, SUBMODULE, Repository, TreeChange
+from pytest_kopt.campaign.git.repository import ABSENT, LINK, SUBMODULE, Repository
 from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout, campaigns, find
 from pytest_kopt.campaign.manifest import Manifest
@@ -187,30 +187,27 @@ def contents_at(repository: Repository, commit: str) -> dict[str, bytes | None]:
     """
     contents: dict[str, bytes | None] = {}
     behind_links: dict[str, bytes | None] = {}
-    for change in repository.changed_since(commit):
-        if change.was_link:
-            behind_links |= contents_behind(repository, commit, change.path)
-            continue
-        if change.submodule is None:
-            old = repository.content(commit, change.path) if change.existed else None
-            contents[change.path] = old
-            continue
-        inner = _submodule(repository, change, change.submodule)
-        for path, old in contents_at(inner, change.submodule).items():
-            contents[f"{change.path}/{path}"] = old
+    for path, (mode, module) in repository.changed_since(commit).items():
+        if mode == LINK:
+            behind_links |= contents_behind(repository, commit, path)
+        elif mode == SUBMODULE:
+            inside = contents_at(_submodule(repository, path, module), module)
+            contents |= {f"{path}/{place}": old for place, old in inside.items()}
+        else:
+            contents[path] = None if mode == ABSENT else repository.content(commit, path)
     return contents | behind_links
 
 
-def _submodule(repository: Repository, change: TreeChange, commit: str) -> Repository:
+def _submodule(repository: Repository, path: str, commit: str) -> Repository:
     """Return a changed submodule's repository, if it holds the older commit."""
-    where = repository.root / change.path
+    where = repository.root / path
     inner = Repository.around(where) if where.is_dir() else None
     if inner is None or inner.root.resolve() == repository.root.resolve():
-        fix = f"git submodule update --init {change.path}"
-        raise BadInput("the submodule is not checked out", where=change.path, fix=fix)
+        fix = f"git submodule update --init {path}"
+        raise BadInput("the submodule is not checked out", where=path, fix=fix)
     if inner.commit_of(commit) is None:
         what = f"the submodule was at {commit[:12]}, which is not in its repository here"
-        raise BadInput(what, where=change.path, fix=f"git -C {change.path} fetch --all")
+        raise BadInput(what, where=path, fix=f"git -C {path} fetch --all")
     return inner
 
 
