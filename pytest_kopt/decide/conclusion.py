@@ -84,14 +84,8 @@ def with_untimed(
     if timed:
         reason += f"; of the other cases: {timed.reason}"
     verdict = timed or why.verdict(policy.name)
-    return verdict.model_copy(
-        update={
-            "decision": why.ground.decision,
-            "reason": reason,
-            "next_step": why.next_step,
-            "shapes": [*verdict.shapes, *untimed],
-        }
-    )
+    answer = Answer(why.ground.decision, reason, why.next_step)
+    return _answered(verdict, answer, shapes=[*verdict.shapes, *untimed])
 
 
 def without(missing: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
@@ -102,14 +96,15 @@ def without(missing: Sequence[str], new: Sequence[str], verdict: Verdict) -> Ver
     if not missing or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
         return verdict
     renamed = f" or have a new name ({some(new)})" if new else ""
-    return verdict.model_copy(
-        update={
-            "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(missing)} case(s) of the base are gone, skipped, xfailed or changed "
-            "with what they call, and nothing says that their shapes are not slower: "
-            f"{some(missing)}; of the others: {verdict.reason}",
-            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go or "
-            f"to change{renamed}",
-            "removed": list(missing),
-        }
+    reason = (
+        f"{len(missing)} case(s) of the base are gone, skipped, xfailed or changed with what they "
+        f"call, and nothing says that their shapes are not slower: {some(missing)}; of the others: "
+        f"{verdict.reason}"
     )
+    step = "bring them back, or pass --kopt-allow-removed if they are meant to go or to change"
+    answer = Answer(Decision.ROLLED_BACK, reason, step + renamed)
+    return _answered(verdict, answer, removed=list(missing))
+
+
+def _answered(verdict: Verdict, answer: Answer, **more: object) -> Verdict:
+    return verdict.model_copy(update=answer._asdict() | more)
