@@ -118,7 +118,7 @@ else:
     judge = SimpleNamespace(
         has_died=False,
         folder=None,
-        await_loaded=lambda nodeid: Loaded(),
+        await_loaded=lambda nodeid: Loaded(sets=[sets[nodeid.partition("[")[2]]]),
         **dict.fromkeys(("load", "kill", "end"), finds_nothing),
     )
     instead = {
@@ -280,6 +280,8 @@ SIZES = {
     "cpu": ((256, 512), (512, 512), (256, 1024), (512, 1024), (1024, 1024)),
     "cuda": ((4096, 2048), (8192, 4096), (2048, 8192), (16384, 4096), (8192, 8192)),
 }
+#: The input sets of a block, as a judge counts them: on a GPU each process does so itself.
+SETS = {"cpu": (17, 10, 10, 5, 3), "cuda": (0,) * 5}
 
 
 class Ablated(through_plugin.Bench):
@@ -291,7 +293,7 @@ class Ablated(through_plugin.Bench):
         self._cores = cores
         self._plugin = plugin
         # Confinement is one of the checks.
-        self._more = 'kopt_isolation = "off"\n' if plugin is WITHOUT_ALL else ""
+        self._more = 'kopt_isolation = "off"\n' if plugin.endswith(WITHOUT_ALL) else ""
         if device == "cpu":
             locks = folder / "locks"
             locks.mkdir()
@@ -357,7 +359,7 @@ class Costed(Ablated):
     """Projects of five memory-bound cases, whose baseline does its work twice."""
 
     def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
-        dims = [{"T": rows, "H": columns} for rows, columns in SIZES[self.device]]
+        dims = _dims(self.device)
         for name, text in super()._files(op, shapes, domain):
             if name == through_plugin.KERNEL:
                 text = KERNEL.format(times=BASELINE)
@@ -391,6 +393,15 @@ class Costed(Ablated):
                 for span in spans
             ),
         }
+
+
+def _dims(device: str) -> list[dict[str, int]]:
+    return [{"T": rows, "H": columns} for rows, columns in SIZES[device]]
+
+
+def _sets(device: str) -> dict[str, int]:
+    """Return the input sets of each case by the end of its node id."""
+    return {f"{dims}]": sets for dims, sets in zip(_dims(device), SETS[device], strict=True)}
 
 
 def _sums(parts: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -431,7 +442,7 @@ def cost(out: Path, device: str, pairs: int, cores: str) -> None:
         costs, once_ms = Path(shared, "costs"), confined_ms()
         plugins = {
             "checked": f"costs, carriers = {str(costs)!r}, {CARRIERS!r}\n{TIMED}",
-            "unchecked": WITHOUT_ALL,
+            "unchecked": f"sets = {_sets(device)!r}\n{WITHOUT_ALL}",
         }
         benches = [(k, Costed(Path(folder, k), device, p, cores)) for k, p in plugins.items()]
         for _, bench in benches:
