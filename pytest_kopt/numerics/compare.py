@@ -29,6 +29,8 @@ _VALUES = (type(None), str, torch.dtype, torch.device)
 _SAMPLES, _QUANTILES = 16, 8
 #: Elements that say which values there are.
 _SAMPLED = 1 << 16
+#: The bits of a float64's exponent.
+_EXPONENT = 0x7FF << 52
 #: Calls of each function, more of them where a result has few elements.
 _FEWEST, _MOST, _ELEMENTS = 384, 2048, 1 << 21
 
@@ -357,15 +359,18 @@ def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
     Expected for values that lie anywhere between two numbers of the dtype, whether or not these do:
     an error spread evenly over ±ulp/2 has a variance of ulp²/12. +inf where all values are zero.
     """
-    signal = wide(values)
-    signal = signal[torch.isfinite(signal) & (signal != 0)]
-    if not signal.numel():
-        return math.inf
+    signal = vector(values)
+    if not math.isfinite(power := (signal @ signal).item()):
+        signal = signal[torch.isfinite(signal)]
+        power = (signal @ signal).item()
     limits = torch.finfo(dtype)
-    _, exponents = torch.frexp(signal.abs().clamp(min=limits.smallest_normal))
-    # frexp's mantissas lie in [1/2, 1), so that a number's leading bit is worth 2^(exponent − 1).
-    ulps = torch.ldexp(torch.full_like(signal, limits.eps), exponents - 1)
-    return 10 * math.log10(12 * signal.square().sum().item() / ulps.square().sum().item())
+    # Without its other bits a float64 is its leading power of two; that of zero is zero.
+    leading = (signal.view(torch.int64) & _EXPONENT).view(torch.float64)
+    if not signal.numel() or leading.min() < limits.smallest_normal:
+        leading = leading[signal != 0].clamp(min=limits.smallest_normal)
+    if not leading.numel():
+        return math.inf
+    return 10 * math.log10(12 * power / (leading @ leading).item() / limits.eps**2)
 
 
 def without_numbers(tensor: torch.Tensor) -> tuple[str, str] | None:
