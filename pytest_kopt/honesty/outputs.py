@@ -238,7 +238,8 @@ def but_for_few(
     If a quantiser rounds one number the other way than the reference does, a row or a column is
     off. Arithmetic in a narrower dtype shows in all elements.
     """
-    if before is None or reached.snr_db >= before.snr_db or out.numel() < FEW:
+    # So little below it is no finding.
+    if before is None or reached.snr_db >= before.snr_db - WORSE_DB or out.numel() < FEW:
         return reached
     signal, output = vector(ref), vector(out.to(ref.device))
     noise = (output - signal).abs()
