@@ -222,6 +222,8 @@ class Inspected:
             while stat_of(self.pid)[0] not in "Tt":
                 if time.monotonic() > until:
                     raise TimeoutError("it does not stop")
+                # It may need the core that this one has.
+                time.sleep(_RESTING_SECONDS / 20)
             yield
         finally:
             self._holders -= 1
