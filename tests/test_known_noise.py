@@ -111,6 +111,9 @@ class Measuring:
     def try_nearby(self) -> None:
         self.nearby.append("finished")
 
+    def judge_postponed(self) -> None:
+        self.nearby.append("judged")
+
     def findings_nearby(self, gains: Mapping[str, float]) -> tuple[Finding, ...]:
         return self.caught
 
@@ -281,7 +284,7 @@ def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
 
 @pytest.mark.parametrize(
     ("gain", "nearby"),
-    [(0.5, []), (1.0, []), (1.5, ["finished"])],
+    [(0.5, []), (1.0, []), (1.5, ["finished", "judged"])],
     ids=["a loss", "the same", "kept"],
 )
 def test_only_what_would_be_kept_waits_for_shapes_nearby(gain: float, nearby: list[str]) -> None:

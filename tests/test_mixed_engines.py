@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -240,7 +241,8 @@ class _Child:
     """A process with one arm."""
 
     has_died = False
-    inspected = scratch = None
+    inspected = None
+    scratch: Path | None = None
 
     def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
         self.arm = arm
@@ -370,6 +372,42 @@ def test_a_wrong_value_that_the_case_excludes_only_accuses(
     assert bool(made.tried) == (not accuses and not is_excluded)
 
 
+@pytest.mark.parametrize("gain", [0.01, -0.01])
+def test_results_of_a_case_that_loses_are_judged_only_if_the_version_would_be_kept(
+    gain: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CaseQuads, "ratio", lambda *of, **at: gain)
+    scratch, folder = tmp_path / "scratch", tmp_path / "folder"
+    scratch.mkdir()
+    folder.mkdir()
+    (scratch / "results").write_text("as handed over")
+    (tmp_path / "elsewhere").write_text("nobody's")
+    read = list[str]()
+
+    def findings_in(looks: Looks) -> list[Finding]:
+        read.extend(Path(look["file"]).read_text() for look in looks.looks)
+        return [Finding("timed-result", "wrong")]
+
+    made, (candidate, *_) = replica_on(
+        CPU, folder=folder, findings_in=findings_in, accuses=lambda looks: True
+    )
+    candidate.scratch = scratch
+    files = str(scratch / "results"), str(tmp_path / "elsewhere")
+    candidate._replies[4] = HandedOver([{"arm": CANDIDATE, "file": file} for file in files])
+    judged = pytest.raises(Caught)
+    with judged if gain > 0 else nullcontext():
+        made.measure(["a"], random.Random(1))
+    if gain < 0:
+        assert not read
+        # Its process has ended by now.
+        shutil.rmtree(scratch)
+        with judged:
+            made.judge_postponed()
+    assert read == ["as handed over", "nobody's"]
+    assert (tmp_path / "elsewhere").exists(), "no file of others is moved"
+    made.judge_postponed()
+
+
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
     quads, children = replica(device=GPU)
     assert [child.told for child in children] == [["events"]] * 3
@@ -471,6 +509,8 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
         flags, tried, written, untried, asks_more = (), (), "", "", False
 
         def try_nearby(self) -> None: ...
+
+        def judge_postponed(self) -> None: ...
 
         def to_document(self) -> dict[str, object]:
             return {}

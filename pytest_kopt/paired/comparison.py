@@ -165,6 +165,10 @@ class Comparison:
         if caught := self._caught:
             raise Caught(caught)
 
+    def judge_postponed(self) -> None:
+        """Have judged what timed calls gave where the candidate lost; Caught where it is wrong."""
+        self._in_all_lanes(Lane.judge_postponed)
+
     def findings_nearby(self, gains: Mapping[str, float]) -> Iterator[Finding]:
         """Yield what other shapes and inputs say of the candidate, whose `gains` are by node id."""
         yield from held_out_findings(self.tried, CANDIDATE, INCUMBENT, gains)
@@ -243,6 +247,8 @@ class Lane:
         #: By case, how the versions could not be held to try shapes nearby, "" where these are.
         self._nearby_tried: dict[str, str] = {}
         self.held_seconds = 0.0
+        #: Those that have postponed what is to be judged.
+        self._unjudged: list[Runner] = []
         self.tried: list[Tried] = []
         #: What the candidate was seen to change or to return while shapes nearby were tried.
         self.caught: list[Finding] = []
@@ -338,6 +344,17 @@ class Lane:
         if died is not None:
             self.death_nearby = self._death(died)
 
+    def judge_postponed(self) -> None:
+        """Have judged what replicates left; NotComparable where no process can do so any more."""
+        while self._unjudged:
+            runner = self._unjudged.pop()
+            try:
+                runner.judge_postponed()
+            except Refused as reason:
+                raise NotComparable(str(reason)) from reason
+            finally:
+                self.tried += runner.tried
+
     def abandon(self) -> None:
         """End all processes, from whatever thread."""
         self._abandoned = True
@@ -393,7 +410,9 @@ class Lane:
         """Have a runner measure cases once the one before it is gone."""
         self._await_leaving()
         try:
-            return runner.measure(ids, self._arms.random, turns, to_witness)
+            cases = runner.measure(ids, self._arms.random, turns, to_witness)
+            self._unjudged.append(runner)
+            return cases
         finally:
             self.held_seconds += runner.held_seconds
             self.tried += runner.tried

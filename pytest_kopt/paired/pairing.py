@@ -155,6 +155,7 @@ def compare(
         is_gain = (total.low_pct or 0) > 0 and criteria.gate == "improve"
         loss_pct = None if is_gain else criteria.policy.shape_gate_pct
         credit = examine(comparison, replicas, results, total.change_pct, loss_pct)
+        comparison.judge_postponed()
         for case in (case for replica in replicas for case in replica.values()):
             case.excess = credit.excess
     gains = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, UNEVEN, WAYS
 from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare
@@ -121,6 +123,8 @@ class Runner(Children):
         self.held_seconds = 0.0
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
+        #: What was looked at in cases in which the candidate lost, and is not judged yet.
+        self.postponed: list[Looks] = []
 
     @property
     def takes_company(self) -> bool:
@@ -170,9 +174,10 @@ class Runner(Children):
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
-                with self._during("judge"):
-                    for looks in looked_at:
-                        self._have_judged(looks)
+                if self._loses(cases[nodeid]):
+                    self.postponed += looked_at
+                else:
+                    self._judge_all(looked_at)
                 if not cases[nodeid].same:
                     with self._during("settle"):
                         for child in self.children:
@@ -184,6 +189,23 @@ class Runner(Children):
             why = f"a replica died: {death}"
             raise Died(why, str(death), nodeid or "" if is_candidates else "") from None
         return cases
+
+    def judge_postponed(self) -> None:
+        """Have judged what a version that loses need not be asked for; raises as `measure` does."""
+        self.tried, looked_at, self.postponed = [], self.postponed, []
+        for looks in looked_at:
+            self._judge.await_loaded(looks.nodeid)
+            self._judge_all([looks])
+
+    def _loses(self, case: CaseQuads) -> bool:
+        """Say whether the candidate loses in a case whose results the judge can read later on."""
+        is_timed = CANDIDATE in case.quads and case.ratio("step") < 0
+        return is_timed and self._judge.folder is not None
+
+    def _judge_all(self, looked_at: Sequence[Looks]) -> None:
+        with self._during("judge"):
+            for looks in looked_at:
+                self._have_judged(looks)
 
     def _ask(self, nodeid: str) -> None:
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
@@ -360,8 +382,22 @@ class Runner(Children):
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
                 memory = [part for b in inspected if folder for part in b.documents(WAYS, folder)]
                 seeds = [(block.arm, block.seed) for block in inspected]
-                looks.append(replace(empty, blocks=seeds, looks=handed_over.looks, seen=memory))
+                given = [self._taken(child, look) for look in handed_over.looks]
+                looks.append(replace(empty, blocks=seeds, looks=given, seen=memory))
         return looks, findings
+
+    def _taken(self, child: Child, look: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a look whose file is out of its process's reach, and stays when that ends."""
+        folder = self._judge.folder
+        if folder is None or child.scratch is None:
+            return look
+        # The process says the file's name: where none is in its scratch, nothing can be judged.
+        with suppress(OSError, ValueError):
+            descriptor, name = tempfile.mkstemp(dir=folder)
+            os.close(descriptor)
+            os.replace(child.scratch / Path(str(look.get("file"))).name, name)
+            return {**look, "file": name}
+        return look
 
     def _have_memory_judged(self, blocks: Blocks, empty: Looks, folder: Path) -> None:
         """Have what memory held of timed calls judged where their process does not hand them over.
