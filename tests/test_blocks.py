@@ -245,10 +245,16 @@ def test_no_arm_meets_the_content_of_the_candidates_next_block_before_it() -> No
         assert {first[seed] for seed in met[CANDIDATE]} == {CANDIDATE}
 
 
-def test_a_block_of_one_call_comes_after_one_of_few_next_to_the_incumbent_alone() -> None:
+@pytest.mark.parametrize(("cases", "count"), [(1, 6), (2, 3), (5, 2)])
+def test_a_block_of_one_call_comes_after_one_of_few_next_to_the_incumbent_alone(
+    cases: int, count: int
+) -> None:
     arms = {arm: BlockWorker(lambda _: 4.0) for arm in (CANDIDATE, INCUMBENT, PLACEBO, ALONE)}
-    blocks = Blocks(cast("Any", arms), random.Random(1), "cpu", 1, {arm: [8, 2] for arm in arms})
+    calls = {arm: [8, 2] for arm in arms}
+    blocks = Blocks(cast("Any", arms), random.Random(1), "cpu", cases, calls)
     laps = blocks.singles()
+    # A ratio of sums needs three pairs of a case.
+    assert len(laps) == count
     assert {arm for lap in laps for arm, _ in lap} == {CANDIDATE, ALONE}
     # Of its forward, then of its backward: no block has more calls than it has sets.
     for arm in (CANDIDATE, ALONE):

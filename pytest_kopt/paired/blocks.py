@@ -23,7 +23,8 @@ from pytest_kopt.processes.child import Child, ChildDied
 TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: Arms that meet what the candidate met, at most so many of its blocks ago.
 _FOLLOWERS, _KEPT_SEEDS = (INCUMBENT, PLACEBO, ALONE), 2
-#: Laps of blocks of one call, and the calls of the block in front of each.
+#: Laps of blocks of one call, over all cases but at least two in each, and the calls of the block
+#: in front of each.
 _SINGLE_LAPS, _WARMING = 6, 3
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
@@ -258,7 +259,8 @@ class Blocks:
         old = ALONE if ALONE in self.arms else INCUMBENT
         if self.arms[old] is self.arms[CANDIDATE]:
             return []
-        return [self._lap((CANDIDATE, old), single) for _ in range(_SINGLE_LAPS)]
+        laps = max(2, math.ceil(_SINGLE_LAPS / self._cases))
+        return [self._lap((CANDIDATE, old), single) for _ in range(laps)]
 
     def run(self, arm: str, seed: int, seconds: float = 0.0, first: int = 0) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
