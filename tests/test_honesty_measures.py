@@ -278,6 +278,12 @@ def test_one_rounding_costs_what_it_is_said_to(seed: int, dtype: torch.dtype) ->
     assert rounding_snr(values.to(dtype), dtype) == pytest.approx(rounded, abs=0.5)
 
 
+def test_what_is_no_number_costs_no_rounding() -> None:
+    values = torch.tensor([1.0, math.inf, -3.0, math.nan, 0.0])
+    expected = rounding_snr(torch.tensor([1.0, -3.0]), torch.float32)
+    assert rounding_snr(values, torch.float32) == pytest.approx(expected) and expected < 200
+
+
 def test_zeros_cost_no_rounding_and_tiny_values_that_of_the_smallest_normal_one() -> None:
     assert rounding_snr(torch.zeros(3), torch.float32) == math.inf
     smallest = torch.finfo(torch.float16).smallest_normal
