@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -181,14 +181,15 @@ def _answer(
 
 
 def _import_in_successor(
-    control: socket.socket, waking: tuple[int, int], children: dict[int, int], names: Iterable[str]
+    control: socket.socket, waking: tuple[int, int], children: dict[int, int], names: Sequence[str]
 ) -> tuple[int, int]:
     """Import installed modules in a fork that takes this process's place, if it can be forked.
 
     A library may start threads, open a device or load a module of the project as it is imported:
     then this process stays. From a module of the project every version would run that one.
     """
-    if children or unfit():
+    # Torch alone loads most of what projects import: a fork for that takes every session longer.
+    if children or unfit() or all(name in sys.modules for name in names):
         return waking
     told, tell = os.pipe()
     parent = os.getpid()
