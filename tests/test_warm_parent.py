@@ -41,6 +41,8 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
 @pytest.fixture
 def forked_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have parents begin where an interpreter is that has imported torch."""
+    # Started between a parent and its forks, it would change the environment that both go by.
+    nursery.address()
     monkeypatch.setattr(launching, "subprocess", nursery.STARTING)
 
 
