@@ -408,7 +408,7 @@ def installed_once() -> dict[str, Any]:
     """Return properties of distributions that read what is installed once, not each session."""
     installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     remembering = {}
-    for name in ("entry_points", "files"):
+    for name in ("entry_points", "files", "metadata"):
         asked = vars(metadata.Distribution)[name].fget
         once = cache(lambda path, asked=asked: asked(metadata.PathDistribution(path)))
 

@@ -20,13 +20,13 @@ from typing import Any
 from ..waiting import HANG, until
 from .live import hear_signals
 from .project import SCRIPT, Project, Run
-from .sources import SCRIPTED
+from .sources import LEFT_OUT, SCRIPTED
 
-SETTINGS = """\
+SETTINGS = f"""\
 [tool.pytest.ini_options]
 testpaths = ["tests"]
 pythonpath = [".", "tests"]
-addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark"]
+addopts = [{LEFT_OUT}]
 """
 
 CLOCK = '''\

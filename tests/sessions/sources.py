@@ -13,11 +13,19 @@ from .project import CAMPAIGN, CASES, KERNEL, LOCKS, SCRIPT, Project
 
 ROWS = (2, 4)
 
-SETTINGS = """\
+#: Plugins that no test of sessions is about: each process of a session begins sooner without.
+LEFT_OUT = ", ".join(
+    f'"-p", "no:{name}"'
+    for name in (
+        *("cacheprovider", "hypothesispytest", "benchmark", "anyio"),
+        *("logging", "doctest", "unittest"),
+    )
+)
+SETTINGS = f"""\
 [tool.pytest.ini_options]
 testpaths = ["tests"]
 pythonpath = ["."]
-addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark"]
+addopts = [{LEFT_OUT}]
 """
 #: With the fixture of pytest-benchmark, which starts a dozen processes in every session.
 BENCHMARKS = SETTINGS.replace(', "-p", "no:benchmark"', "")
