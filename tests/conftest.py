@@ -25,7 +25,7 @@ pytest_plugins = ["pytester"]
 gc.disable()
 
 # What an example takes says nothing on a busy machine.
-settings.register_profile("suite", deadline=None)
+settings.register_profile("suite", deadline=None, max_examples=50)
 settings.load_profile("suite")
 
 

@@ -37,7 +37,6 @@ def test_every_mutant_differs() -> None:
     assert called_same == []
 
 
-@settings(max_examples=100)
 @given(
     mutant=st.deferred(lambda: st.sampled_from(mutants())),
     edits=st.lists(st.sampled_from(HARMLESS), max_size=3),
@@ -133,7 +132,7 @@ def outcome(text: str) -> str:
     return repr(found)
 
 
-@settings(max_examples=800)
+@settings(max_examples=200)
 @given(pieces=st.lists(st.sampled_from(PIECES), min_size=2, max_size=9), dice=_DICE)
 def test_programs_that_are_called_the_same_do_the_same(
     pieces: list[str], dice: random.Random

@@ -595,6 +595,12 @@ def test_every_kill(machine: type[Histories], outcome: str) -> None:
         recording = recorded(begun, outcome)
         deaths = recording.deaths()
         assert len(deaths) > 60 and recording.steps.count > 40
+        if outcome == "slower":
+            # Until it is decided, a slower version's session leaves what a faster one's leaves.
+            ledger = begun.project.layout.ledger.relative_to(begun.root).as_posix()
+            before = recording.moments[0][ledger]
+            deaths = [left for left in deaths if left[ledger] != before]
+            assert len(deaths) > 20
         for left in deaths:
             twin = begun.twin(left)
             twin.go_on(outcome, known)
@@ -628,7 +634,7 @@ def test_a_kill_of_each_kind_of_step_leaves_what_was_recorded() -> None:
 
 def test_histories() -> None:
     """A sample of the long test below."""
-    play(Histories, 250)
+    play(Histories, 150)
 
 
 @pytest.mark.long
