@@ -215,6 +215,16 @@ class Gate:
         verdict = json.loads(self.verdict.read_text()) if self.verdict.exists() else None
         return Gated(run, verdict, self.traced())
 
+    def refused(self, *words: str, base: str = "main") -> str:
+        """See that a run in this process is refused and leaves everything; return its message."""
+        before = self.left_behind()
+        self.verdict.unlink(missing_ok=True)
+        run = self.project.refuse(*self.words(base), *words)
+        self.expect(before)
+        assert run.code == 4, run.text
+        assert not self.verdict.exists()
+        return run.refusal
+
     def words(self, base: str) -> tuple[str, ...]:
         """The words of a run."""
         return (f"--kopt-base={base}", "--kopt-verdict", str(self.verdict))

@@ -195,10 +195,16 @@ class Project:
         ):
             return self._within(lambda: pytest.main([*arguments]))
 
+    def ask(self, number: int | str, *arguments: str) -> Run:
+        """Ask in this process for a round that ends before a process of its own begins."""
+        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number))
+        return self.refuse(*words, *arguments)
+
     def _within(self, main: Callable[[], int]) -> Run:
         """Run a program's entry in this process."""
         environment = {n: v for n, v in self.environment().items() if n != "PYTEST_PLUGINS"}
         out, err, here, path = io.StringIO(), io.StringIO(), Path.cwd(), [*sys.path]
+        modules = {*sys.modules}
         os.chdir(self.root)
         try:
             with (
@@ -210,6 +216,10 @@ class Project:
         finally:
             os.chdir(here)
             sys.path[:] = path
+            # Another project's conftest.py has the same name.
+            for name in sys.modules.keys() - modules:
+                if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{self.root}/"):
+                    del sys.modules[name]
         return Run(int(code), out.getvalue(), err.getvalue())
 
     def play(self, number: int | str, *arguments: str) -> Run:
@@ -218,9 +228,8 @@ class Project:
 
         results = [json.dumps(result) for result in self.evidence(1)["results"]]
         baseline = self.campaign / "rounds/round-1/kernel_snapshot" / KERNEL
-        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number), *arguments)
         with scripted(results, baseline, self.root / KERNEL):
-            return self.refuse(*words)
+            return self.ask(number, *arguments)
 
     def kopt(self, *arguments: str, **variables: str) -> Run:
         """Run the command `kopt` here: in this process where it starts none."""

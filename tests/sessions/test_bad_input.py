@@ -340,15 +340,15 @@ def test_a_path_after_a_space_that_moved_the_root_is_named(fresh: Project, tmp_p
     notes.parent.mkdir()
     notes.write_text("summary: away\n")
     words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", "1", "--kopt-notes")
-    run = fresh.pytest(*words, str(notes))
+    run = fresh.refuse(*words, str(notes))
     assert run.code == 4 and run.text.count(f"--kopt-notes={notes}") == 1, run.text
-    run = fresh.pytest("--kopt-base", "../elsewhere")
+    run = fresh.refuse("--kopt-base", "../elsewhere")
     says(run.refusal, f"looks for the project in {tmp_path}", "--kopt-base=../elsewhere")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    run = fresh.pytest(*words, str(notes))
+    run = fresh.refuse(*words, str(notes))
     assert run.code == 4 and f"Fix: --kopt-notes={notes}" in run.text
     run = fresh.pytest(*words[:-1], f"--kopt-notes={notes}")
     assert run.code == 0, run.text
     (notes.parent / "pytest.ini").write_text("[pytest]\n")
-    run = fresh.pytest("--kopt-base", "../elsewhere")
+    run = fresh.refuse("--kopt-base", "../elsewhere")
     says(run.refusal, f"looks for the project in {notes.parent}", "--kopt-base=../elsewhere")

@@ -70,7 +70,7 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
 def test_a_tip_without_its_rounds_bucket_is_refused_before_measuring(started: Project) -> None:
     notes = started.notes(tip="hand back what was produced last time")
     before = started.contents()
-    run = started.round(2, "--kopt-notes", notes)
+    run = started.ask(2, "--kopt-notes", notes)
     assert run.code == 4
     assert "the key tip needs the key bucket" in run.refusal
     assert started.contents() == before and not started.was_measured

@@ -149,7 +149,7 @@ def test_the_report_credits_rounds_by_their_buckets(tmp_path: Path) -> None:
 def refuses_what_is_no_kernel_file(played: Played) -> None:
     played.project.write("README.md", "Another change.\n")
     played.project.commit_all()
-    run = played.round("final")
+    run = played.project.ask("final")
     assert run.code == 4 and "changes README.md since the baseline" in run.refusal
 
 

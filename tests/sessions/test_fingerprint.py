@@ -15,12 +15,12 @@ FASTER = doubled_kernel(125.0)
 
 
 def refused(project: Project, *parts: str, words: tuple[str, ...] = ()) -> None:
-    """Run round 2 and see that it is refused for these reasons and uses nothing up."""
+    """Ask for round 2 and see that it is refused for these reasons and uses nothing up."""
     project.write(KERNEL, FASTER)
     obstacle = json.loads(project.kopt("status", "--json").out)["obstacle"]
     project.forget_measuring()
     before = project.contents()
-    run = project.round(2, *words)
+    run = project.ask(2, *words)
     assert run.code == 4, run.text
     assert project.contents() == before and not project.was_measured
     for part in (*parts, f"--from {CAMPAIGN}"):
@@ -114,7 +114,7 @@ def test_a_helper_that_the_tests_import_too_is_to_be_declared(fresh: Project) ->
         fresh.write(path, text + "# edited\n")
         refused(fresh, f"{path} was edited")
         fresh.write(KERNEL, uses + FASTER)
-        assert (f"{declared}{path}" in fresh.round(2).refusal) == is_kernel
+        assert (f"{declared}{path}" in fresh.ask(2).refusal) == is_kernel
         fresh.write(path, text)
     fresh.write(KERNEL, uses + doubled_kernel())
     told = fresh.kopt("init", "again", "--from", CAMPAIGN).out

@@ -222,7 +222,7 @@ def test_a_round_runs_on_the_campaigns_device_only(fresh: Project) -> None:
     """However the campaign was set up: on this machine, or elsewhere for another one."""
     fresh.edit_manifest(target_gpu="gfx942")
     before = fresh.contents()
-    run = fresh.round(1)
+    run = fresh.ask(1)
     assert run.code == 4, run.text
     assert "target_gpu: the campaign is for gfx942, here is cpu" in run.refusal
     assert fresh.contents() == before and not fresh.was_measured

@@ -49,7 +49,7 @@ def test_the_baseline_selects_shows_and_runs_what_the_manifest_says(fresh: Proje
 def test_the_baseline_has_the_prerequisites_of_the_manifest_as_it_is_now(fresh: Project) -> None:
     """A person edits it between `kopt init` and round 1."""
     fresh.edit_manifest(project_skill="skills/SKILL.md", benchmark_command="no-such-program")
-    run = fresh.round(1)
+    run = fresh.ask(1)
     assert run.code == 4, run.text
     assert "project_skill: there is no file 'skills/SKILL.md'" in run.refusal
     assert "benchmark_command: the program 'no-such-program' is not on PATH" in run.refusal

@@ -384,7 +384,7 @@ def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
 def test_the_baseline_is_the_kernel_of_head(fresh: Project) -> None:
     """An edit that no commit has became the baseline, and later commits carried it along."""
     fresh.write(KERNEL, fresh.read(KERNEL) + "# a stray edit\n")
-    run = fresh.round(1)
+    run = fresh.ask(1)
     assert run.code == 4 and "differs from HEAD" in run.refusal
     assert not fresh.was_measured
 

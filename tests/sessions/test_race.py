@@ -56,6 +56,11 @@ class Races:
         given = (word for folder in folders for word in ("--kopt-candidates", folder))
         return self.round("--kopt-round", "next", *given, *words)
 
+    def refused(self, *folders: str, words: tuple[str, ...] = ()) -> Run:
+        """Ask for a race that ends before a process begins."""
+        given = (word for folder in folders for word in ("--kopt-candidates", folder))
+        return self.project.refuse("--kopt-campaign", NAME, "--kopt-round", "next", *given, *words)
+
     @property
     def verdict(self) -> dict[str, Any]:
         path = self.project.root / f"agent/workspace/{NAME}/rounds/round-2/verdict.json"
@@ -140,7 +145,7 @@ def test_what_cannot_race_is_refused(races: Races) -> None:
     for name, (prepare, parts) in BAD.items():
         words = prepare(races)
         before = races.project.contents()
-        found = races.race(*words)
+        found = races.refused(*words)
         assert found.code == 4, (name, found.text)
         assert all(part in found.refusal for part in parts), (name, found.refusal)
         assert races.project.contents() == before, name
@@ -150,12 +155,12 @@ def test_what_cannot_race_is_refused(races: Races) -> None:
         (("--kopt-no-apply",), "remove --kopt-no-apply"),
         (("--kopt-compare", "stored"), "--kopt-compare paired"),
     ):
-        found = races.race(folder, words=words)
+        found = races.refused(folder, words=words)
         assert found.code == 4 and part in found.refusal, found.text
-    found = races.round("--kopt-round", "final", "--kopt-candidates", folder)
+    found = races.project.refuse("--kopt-round", "final", "--kopt-candidates", folder)
     assert found.code == 4 and "--kopt-round next" in found.refusal
     races.project.write(PLAIN, kernel(SAME, "edited"))
-    found = races.race(folder)
+    found = races.refused(folder)
     assert found.code == 4 and f"kopt restore {NAME} 1" in found.refusal, found.text
 
 
@@ -165,7 +170,7 @@ def test_an_open_round_is_mended_before_anything_races(races: Races) -> None:
     assert races.round("--kopt-round", "next").code == 1
     folder = races.candidate("a", kernel(FASTER, "a"))
     before = races.project.contents()
-    found = races.race(folder)
+    found = races.refused(folder)
     assert found.code == 4, found.text
     assert "round 2 is open" in found.refusal and "kopt discard" in found.refusal
     assert races.project.contents() == before
@@ -191,14 +196,14 @@ def test_a_race_over_workers_ends_as_one_without(races: Races) -> None:
     assert races.project.git("show", f"HEAD:{PLAIN}") == best
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("table", "reads"),
     [
         ("cost.txt", "open('cost.txt')"),
-        pytest.param(
+        (
             "kernels/cost.txt",
             "(__import__('pathlib').Path(__file__).with_name('cost.txt')).open()",
-            marks=pytest.mark.long,
         ),
     ],
     ids=["in the current folder", "next to the source"],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .paired import FASTER, OLD, PLAIN, PLAIN_CASES, Gate, cases, kernel, project_at
+from .paired import OLD, PLAIN, PLAIN_CASES, SLOWER, Gate, cases, kernel, project_at
 from .project import KERNEL, TWO_WORKERS, Project
 
 
@@ -37,13 +37,13 @@ def test_only_the_cases_whose_code_differs_are_compared(tmp_path: Path) -> None:
     project.git("rm", "--quiet", "tests/test_plain.py")
     project.commit_all("Two kernels")
     project.write(PLAIN, kernel() + "# no other code\n")
-    project.write("kernels/other.py", kernel(FASTER, "other, new", name="other"))
+    project.write("kernels/other.py", kernel(SLOWER, "other, new", name="other"))
     done = Gate(project)("--kopt-comment", "../comment.md")
-    assert done.run.code == 0, done.run.text
+    assert done.run.code == 8, done.run.text
     shapes = done.shapes
     assert (shapes[1]["same"], shapes[2]["same"]) == ("source", None)
     assert shapes[1]["change_pct"] is None
-    assert shapes[2]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    assert shapes[2]["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
     assert done.judged["aggregate"]["change_pct"] == shapes[2]["change_pct"]
     comment = (tmp_path / "comment.md").read_text()
     assert "1 of 2 cases run the same code" in comment
@@ -53,7 +53,7 @@ def test_a_round_of_the_same_code_is_refused(started: Project) -> None:
     """Nothing is consumed: the next edit is still round 2."""
     started.write(KERNEL, "# A comment.\n" + started.read(KERNEL))
     before = started.contents()
-    run = started.round(2)
+    run = started.ask(2)
     assert run.code == 4 and "the same code as round 1: nothing to measure" in run.refusal
     assert not started.was_measured and started.contents() == before
     status = json.loads(started.kopt("status", "--json").out)

@@ -78,7 +78,7 @@ def test_a_campaign_in_a_tree_of_its_own(ready: Project) -> None:
     way = f"cd {tree.root} && "
     assert f"{way}pytest" in away.out and away.out.replace(way, "") == there.out
 
-    run = ready.round("next")
+    run = ready.ask("next")
     assert run.code == 4 and f"cd {tree.root}" in run.refusal
     assert users_state(ready) == before
 
