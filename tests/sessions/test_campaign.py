@@ -149,7 +149,7 @@ def test_commands_run_before_anything_is_measured(fresh: Project) -> None:
 
     fresh.forget_measuring()
     fresh.write(KERNEL, kernel(125.0) + "# BROKEN\n")
-    run = fresh.round(2)
+    run = fresh.play(2)
     assert run.code == 1, run.text
     verdict = fresh.verdict(2)
     assert verdict["decision"] == "REPAIR"
@@ -267,7 +267,7 @@ def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: 
     log = (project.campaign / "logs/optimize.md").read_text()
     assert re.search(r"T4 .*✅", log.partition("## Termination Check")[2])
     before = project.contents()
-    run = project.refuse("--kopt-campaign", CAMPAIGN, "--kopt-round", "next")
+    run = project.ask("next")
     assert run.code == 4 and "stopped" in run.refusal
     assert project.kopt("stop", CAMPAIGN).code == 4
     assert project.contents() == before
@@ -276,5 +276,3 @@ def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: 
 
     assert f"kopt init NEW --from {CAMPAIGN}" in run.refusal
     assert project.kopt("init", "new", "--from", CAMPAIGN).code == 0
-    run = project.pytest("--kopt-campaign", "new", "--kopt-round", "1")
-    assert run.code == 0, run.text

@@ -14,7 +14,7 @@ from pytest_kopt import BadInput, compare
 from pytest_kopt.standalone import two_versions
 
 from .. import nursery
-from .paired import FASTER, OLD, PLAIN, SLOWER, kernel, traced, write_paired
+from .paired import FASTER, OLD, PLAIN, kernel, traced, write_paired
 from .project import Project
 
 
@@ -46,23 +46,18 @@ def compared(project: Project, *words: str, code: int, command: str = "compare")
 def test_two_files_at_the_place_that_the_tests_import(project: Project, tmp_path: Path) -> None:
     old, new = tmp_path / "old.py", tmp_path / "plain.py"
     old.write_text(kernel(OLD, "old"))
-    new.write_text(kernel(FASTER, "new"))
-    document = compared(project, str(old), str(new), "tests/test_plain.py", code=0)
-    (shape,) = document["verdict"]["shapes"]
-    assert shape["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
-    assert document["verdict"]["outcome"] == "faster"
-    new.write_text(kernel(OLD, "new", factor=3.0))
-    document = compared(project, str(old), str(new), code=1)
+    new.write_text(kernel(FASTER, "new", factor=3.0))
+    document = compared(project, str(old), str(new), "tests/test_plain.py", code=1)
     assert document["verdict"]["outcome"] == "wrong"
 
 
 def test_two_folders_and_two_refs(project: Project, tmp_path: Path) -> None:
     """The older ref may come second: there is no merge base to go by."""
-    folders = [Project(tmp_path / name) for name in ("slow", "plain")]
-    for folder, cost, who in zip(folders, (SLOWER, OLD), ("new", "old"), strict=True):
-        folder.write(PLAIN, kernel(cost, who))
-    slow, plain = (str(folder.root) for folder in folders)
-    assert compared(project, plain, slow, code=8)["verdict"]["outcome"] == "slower"
+    folders = [Project(tmp_path / name) for name in ("wrong", "plain")]
+    for folder, factor in zip(folders, (3.0, 2.0), strict=True):
+        folder.write(PLAIN, kernel(OLD, folder.root.name, factor=factor))
+    wrong, plain = (str(folder.root) for folder in folders)
+    assert compared(project, plain, wrong, code=1)["verdict"]["outcome"] == "wrong"
     project.write(PLAIN, kernel(FASTER, "old"))
     project.commit_all("Faster")
     project.write(PLAIN, kernel(OLD, "new"))
@@ -113,17 +108,17 @@ def test_threads_of_a_program_call_it_and_find_everything_as_it_was(
 
 
 def test_versions_that_no_case_runs_are_not_compared(project: Project, tmp_path: Path) -> None:
-    folders = [Project(tmp_path / name) for name in ("plain", "slow")]
-    for folder, cost, who in zip(folders, (OLD, SLOWER), ("old", "new"), strict=True):
-        folder.write("plain.py", kernel(cost, who))
-    plain, slow = (str(folder.root) for folder in folders)
-    reason = compared(project, plain, slow, code=4)["reason"]
+    folders = [Project(tmp_path / name) for name in ("plain", "wrong")]
+    for folder, factor in zip(folders, (2.0, 3.0), strict=True):
+        folder.write("plain.py", kernel(OLD, folder.root.name, factor=factor))
+    plain, wrong = (str(folder.root) for folder in folders)
+    reason = compared(project, plain, wrong, code=4)["reason"]
     unused = "no case runs the files that differ: plain.py"
     called = "the cases call kernels.plain.plain"
     assert reason.startswith(f"{plain}: {unused}; {called}. Fix: name tests that do; or name")
-    document = compared(project, plain, slow, "--at", "kernels", code=8)
+    document = compared(project, plain, wrong, "--at", "kernels", code=1)
     assert document["verdict"]["base"] == plain
-    files = (str(Path(folder, "plain.py")) for folder in (plain, slow))
+    files = (str(Path(folder, "plain.py")) for folder in (plain, wrong))
     reason = compared(project, *files, "--at", "kernels/plian.py", code=4)["reason"]
     assert reason.startswith("--at kernels/plian.py: there is no such file")
 

@@ -72,6 +72,7 @@ def uniform(empty: Project) -> Project:
     return begun(empty, CASES, SLOW)
 
 
+@pytest.mark.long
 def test_a_kernel_that_ignores_the_sizes_is_refused(uniform: Project) -> None:
     uniform.write(KERNEL, SHORTCUT)
     run = uniform.round(2)

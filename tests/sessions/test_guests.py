@@ -19,6 +19,7 @@ log_file = tests.log
 filterwarnings = error
 """
 
+LONG = pytest.mark.long
 #: What the confinement refuses, and in which file.
 REFUSED = {
     "fixture": (
@@ -47,7 +48,10 @@ def test_settings_of_the_project_do_not_reach_a_verdict(fresh: Project) -> None:
 
 
 @needs_landlock
-@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize(
+    "kind",
+    ["fixture", "socket", "test", *(pytest.param(k, marks=LONG) for k in ("configure", "import"))],
+)
 def test_a_refusal_that_is_no_kernel_s_doing_is_named(fresh: Project, kind: str) -> None:
     """It is exit code 4 with the place and the way on, and no attempt of the round."""
     path, source = REFUSED[kind]

@@ -38,7 +38,11 @@ def pytest_unconfigure():
 """
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS, NO_XDIST], ids=["serial", "n2", "no-xdist"])
+@pytest.mark.parametrize(
+    "words",
+    [SERIAL, TWO_WORKERS, pytest.param(NO_XDIST, marks=pytest.mark.long)],
+    ids=["serial", "n2", "no-xdist"],
+)
 def test_nothing_heavy_is_imported(empty: Project, words: tuple[str, ...]) -> None:
     """Neither in the main process nor in a worker, while tests run nor when all is over."""
     empty.write("tests/test_else.py", NOT_OURS)

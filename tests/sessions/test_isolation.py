@@ -33,19 +33,6 @@ TRIED = (
 )
 
 
-@needs_landlock
-def test_a_kernel_that_tries_to_leave_its_bounds_is_judged_by_its_times(tmp_path: Path) -> None:
-    project = project_at(tmp_path / "project")
-    for name in ("manifest.yaml", "ledger.jsonl", "rounds/verdict.json"):
-        project.write(f"agent/workspace/camp/{name}", "{}")
-    project.commit_all("Have records")
-    imports = ATTEMPT.format(attempts=", ".join(TRIED))
-    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=imports))
-    done = Gate(project)()
-    assert done.judged["decision"] == "ACCEPTED", done.run.text
-    assert project.read("README.md") == "A project.\n"
-
-
 IN_A_WORKER = """
 import os
 from pathlib import Path
@@ -87,14 +74,14 @@ def test_every_process_begins_with_the_cache_that_was_there(
     project = project_at(tmp_path / "project")
     cache = tmp_path / "mine"
     cache.mkdir()
-    project.write(PLAIN, kernel(cost=187.5, who="plain new") + TUNES)
+    project.write(PLAIN, kernel(cost=375.0, who="plain new") + TUNES)
     monkeypatch.setenv("MINE_CACHE_DIR", str(cache))
     gate = Gate(project)
     done = gate()
     assert done.run.code == 1 and not [*cache.iterdir()], done.run.text
     (cache / "tuned").write_text("by another program")
     done = gate()
-    assert done.run.code == 0, done.run.text
+    assert done.run.code == 8, done.run.text
     assert [path.read_text() for path in cache.iterdir()] == ["by another program"]
 
 
@@ -105,16 +92,6 @@ kept = Path.home() / ".tunings"
 kept.mkdir(exist_ok=True)
 (kept / "tuned.json").write_text("{}")
 """
-
-
-@needs_landlock
-def test_a_library_keeps_its_files_in_a_home_of_the_process(tmp_path: Path) -> None:
-    """Packages make such a folder as they are imported: it is no case's fault, and no cheat."""
-    project = project_at(tmp_path / "project")
-    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=KEEPS))
-    done = Gate(project)()
-    assert done.run.code == 0 and done.judged["decision"] == "ACCEPTED", done.run.text
-    assert not [*tmp_path.rglob(".tunings")]
 
 
 LISTS = """
@@ -142,12 +119,22 @@ with open(Path(os.environ["TRACE"]).with_name("held.log"), "a") as log:
 """
 
 
-def test_what_a_process_of_a_kernel_holds(tmp_path: Path) -> None:
-    """No open file, no word and no variable leads to the verdict or to a campaign."""
+def test_a_kernel_that_tries_to_leave_its_bounds_is_judged_by_its_times(tmp_path: Path) -> None:
+    """What it keeps in its home is no cheat: packages make such a folder as they are imported.
+
+    No open file, no word and no variable leads to the verdict or to a campaign.
+    """
     project = project_at(tmp_path / "project")
-    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=LISTS))
+    for name in ("manifest.yaml", "ledger.jsonl", "rounds/verdict.json"):
+        project.write(f"agent/workspace/camp/{name}", "{}")
+    project.commit_all("Have records")
+    tries = "" if lacking() else ATTEMPT.format(attempts=", ".join(TRIED)) + KEEPS
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=tries + LISTS))
     gate = Gate(project)
-    assert gate("--kopt-comment", str(gate.private / "comment.md")).run.code == 0
+    done = gate("--kopt-comment", str(gate.private / "comment.md"))
+    assert done.run.code == 0 and done.judged["decision"] == "ACCEPTED", done.run.text
+    assert project.read("README.md") == "A project.\n"
+    assert not [*tmp_path.rglob(".tunings")]
     lines = (gate.private / "held.log").read_text().splitlines()
     assert len(lines) >= 3, "its checker and replicas"
     for line in lines:
@@ -159,12 +146,12 @@ def test_what_a_process_of_a_kernel_holds(tmp_path: Path) -> None:
 
 def test_where_it_is_off_the_session_and_its_verdict_say_so(tmp_path: Path) -> None:
     project = project_at(tmp_path / "project")
-    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports="open('seen', 'w').close()"))
+    project.write(PLAIN, kernel(cost=375.0, who="plain new", imports="open('seen', 'w').close()"))
     project.write(".gitignore", "__pycache__/\nseen\n")
     gate = Gate(project)
     (project.root / "seen").write_text("")
     done = gate("-o", "kopt_isolation=off")
     said = "kopt_isolation is off: kernel code may write wherever you may"
-    assert done.run.code == 0, done.run.text
+    assert done.run.code == 8, done.run.text
     assert f"kopt: {said}" in done.run.out
     assert done.judged["flags"] == [said]

@@ -152,7 +152,7 @@ def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> 
 
 @pytest.mark.parametrize(
     "cost",
-    [250 / 1.03, pytest.param(125.0, marks=pytest.mark.long), 300.0],
+    [250 / 1.03, *(pytest.param(ms, marks=pytest.mark.long) for ms in (125.0, 300.0))],
     ids=["small", "large", "slower"],
 )
 def test_a_version_that_is_wrong_outside_the_level_is_not_kept(six: Project, cost: float) -> None:

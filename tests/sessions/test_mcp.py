@@ -74,62 +74,60 @@ async def refused(agent: Any, tool: str, **arguments: Any) -> str:
     return said.text
 
 
-def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
-    started: Project, forks: str
-) -> None:
+def test_an_agent_asks_and_cancels_a_round(started: Project, forks: str) -> None:
     async def play() -> None:
         async with client(started, forks) as agent:
-            tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
-            assert set(tools) == TOOLS
-            for tool in tools.values():
-                assert next(iter(tool.input_schema["properties"])) == "campaign"
-                assert tool.output_schema and tool.description
-            pages = {str(page.uri) for page in (await agent.list_resources()).resources}
-            assert pages == {"kopt://skill"}
-            where = await called(agent, "status")
-            assert where["next_round"] == 2 and where["incumbent_round"] == 1
-            skill = await agent.read_resource("kopt://skill")
-            assert "kopt mcp" in skill.contents[0].text
-            told = await refused(agent, "status", campaign="other")
-            assert "'other' does not exist" in told and CAMPAIGN in told
-            assert "Traceback" not in told and "ERROR" not in told
-            told = await refused(agent, "note", campaign=CAMPAIGN, round=2, notes={"sumary": "x"})
-            assert "notes.yaml: key 'sumary' is unknown" in told
-            assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
-            started.write(KERNEL, FASTER)
-            with Campaign(Layout(started.campaign), started.root).locked():
-                told = await refused(agent, "round", campaign=CAMPAIGN)
-            assert "in use by" in told and f"process {os.getpid()} on" in told
-            assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
-            kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
-            assert kept["decision"] == "BASELINE"
+            await finds_tools_and_pages_and_one_message_for_bad_input(agent, started)
+            await leaves_what_ctrl_c_leaves(agent, started)
 
     anyio.run(play)
 
 
-def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project, forks: str) -> None:
-    """Nothing runs on, nothing is decided, and the round can be run again."""
+async def finds_tools_and_pages_and_one_message_for_bad_input(agent: Any, started: Project) -> None:
+    tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
+    assert set(tools) == TOOLS
+    for tool in tools.values():
+        assert next(iter(tool.input_schema["properties"])) == "campaign"
+        assert tool.output_schema and tool.description
+    pages = {str(page.uri) for page in (await agent.list_resources()).resources}
+    assert pages == {"kopt://skill"}
+    where = await called(agent, "status")
+    assert where["next_round"] == 2 and where["incumbent_round"] == 1
+    skill = await agent.read_resource("kopt://skill")
+    assert "kopt mcp" in skill.contents[0].text
+    told = await refused(agent, "status", campaign="other")
+    assert "'other' does not exist" in told and CAMPAIGN in told
+    assert "Traceback" not in told and "ERROR" not in told
+    told = await refused(agent, "note", campaign=CAMPAIGN, round=2, notes={"sumary": "x"})
+    assert "notes.yaml: key 'sumary' is unknown" in told
+    assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
+    started.write(KERNEL, FASTER)
+    with Campaign(Layout(started.campaign), started.root).locked():
+        told = await refused(agent, "round", campaign=CAMPAIGN)
+    assert "in use by" in told and f"process {os.getpid()} on" in told
+    assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
+    kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
+    assert kept["decision"] == "BASELINE"
+
+
+async def leaves_what_ctrl_c_leaves(agent: Any, started: Project) -> None:
+    """Of a cancelled round nothing runs on, nothing is decided, and it can be run again."""
     started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
-
-    async def play() -> None:
-        async with client(started, forks) as agent:
-            async with anyio.create_task_group() as group:
-                group.start_soon(agent.call_tool, "round", {"campaign": CAMPAIGN})
-                with anyio.fail_after(HANG):
-                    while not (started.root / "measured/waits.log").exists():
-                        await anyio.sleep(0.1)
-                group.cancel_scope.cancel()
-            owner = started.campaign / ".lock-owner"
-            with anyio.fail_after(HANG):
-                while owner.exists():
-                    await anyio.sleep(0.1)
-            where = await called(agent, "status")
-            assert where["next_round"] == 2 and where["rounds"][-1]["decision"] == "INCOMPLETE"
-            started.write(KERNEL, FASTER)
-            done = await called(agent, "round", campaign=CAMPAIGN)
-        assert done["exit_code"] == 0 and done["verdict"]["decision"] == "ACCEPTED"
-
-    anyio.run(play)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.call_tool, "round", {"campaign": CAMPAIGN})
+        with anyio.fail_after(HANG):
+            while not (started.root / "measured/waits.log").exists():
+                await anyio.sleep(0.1)
+        group.cancel_scope.cancel()
+    owner = started.campaign / ".lock-owner"
+    with anyio.fail_after(HANG):
+        while owner.exists():
+            await anyio.sleep(0.1)
+    where = await called(agent, "status")
+    assert where["next_round"] == 2 and where["rounds"][-1]["decision"] == "INCOMPLETE"
+    started.write(KERNEL, FASTER)
+    done = await called(agent, "round", campaign=CAMPAIGN)
+    assert done["exit_code"] == 0 and done["verdict"]["decision"] == "ACCEPTED"
 
 
 def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -> None:

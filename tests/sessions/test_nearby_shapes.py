@@ -178,9 +178,10 @@ UNEVEN = "len(x) % 32 != 0"
             kernel(FASTER, "new").replace("    spend", f"    assert not {UNEVEN}\n    spend"),
             *(0, "ACCEPTED_WITH_NOTE", "less than the other version: held-out-shape"),
         ),
-        (
+        pytest.param(
             kernel(2 * SLOWER, "new", factor=f"(0.0 if {UNEVEN} else 2.0)"),
             *(8, "ROLLED_BACK", "is slower"),
+            marks=pytest.mark.long,
         ),
     ],
     ids=["wrong nearby", "raises nearby", "slower and wrong nearby"],

@@ -20,11 +20,8 @@ pytest.importorskip("triton")
 
 CASES = ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "cross_entropy", "swiglu")
 SUITES = ("determinism", "multigpu", "conftest")
-#: Those that the interpreter is through with soonest; the long suite runs every case of all.
-SOONEST = (
-    "tests/test_gemm_fp8.py::test_gemm_fp8[64-64-128-float8_e5m2]",
-    "tests/test_rmsnorm.py::test_rmsnorm[6-100]",
-)
+#: What the interpreter is through with soonest; the long suite runs every case of all.
+SOONEST = "tests/test_rmsnorm.py::test_rmsnorm[6-100]"
 
 
 def placed(project: Project, *names: str) -> Project:
@@ -42,9 +39,8 @@ def test_cases_pass_in_the_interpreter_with_the_settings_that_come_along(empty: 
         assert ("written: pytest's settings" in first.out) == (name == CASES[0]), first.text
     assert 'pythonpath = ["."]' in empty.read("pyproject.toml")
     words = ("-p", "no:cacheprovider", "--kopt-device", "cpu", "--kopt-check-only")
-    run = empty.pytest("-v", *words, *SOONEST)
-    assert run.code == 0, run.text
-    assert run.out.count("PASSED") == len(SOONEST), run.out
+    run = empty.pytest("-v", *words, SOONEST)
+    assert run.code == 0 and "1 passed" in run.out, run.text
     second = empty.kopt("init", "--template", CASES[0])
     assert "nothing to do" in second.out
 
@@ -171,7 +167,7 @@ def test_a_backend_that_a_test_selects_in_code_is_reset(empty: Project) -> None:
 
 
 def test_asking_for_both_suites_is_a_usage_error(empty: Project) -> None:
-    run = placed(empty, "conftest").pytest("--deterministic-only", "--dist-only")
+    run = placed(empty, "conftest").refuse("--deterministic-only", "--dist-only")
     assert run.code == ExitCode.USAGE
     assert "exclude each other" in run.refusal
 

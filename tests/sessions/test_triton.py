@@ -144,7 +144,7 @@ CONFTEST = "tests/conftest.py"
     ("path", "content", "also"),
     [
         (*LATE, CONFTEST),
-        (*READ, ""),
+        pytest.param(*READ, "", marks=pytest.mark.long),
         pytest.param(*LATE, "", marks=pytest.mark.long),
         pytest.param(*READ, CONFTEST, marks=pytest.mark.long),
     ],

@@ -138,7 +138,11 @@ def test_what_links_of_a_commit_led_to(gate: Gate) -> None:
 IGNORED = "__pycache__/\nkernels/plain.py\n"
 
 
-@pytest.mark.parametrize("also", ["", "kernels/more.py"], ids=["nothing else", "a source"])
+@pytest.mark.parametrize(
+    "also",
+    ["", pytest.param("kernels/more.py", marks=pytest.mark.long)],
+    ids=["nothing else", "a source"],
+)
 def test_a_kernel_that_git_ignores_is_not_taken_for_the_same(gate: Gate, also: str) -> None:
     project = gate.project
     project.write(".gitignore", IGNORED)
@@ -183,11 +187,11 @@ def test_data_that_git_ignores_is_not_taken_for_the_bases(gate: Gate, reader: st
         project.write("tests/test_plain.py", f"{reads}{PLAIN_CASES}")
     project.commit_all("With data")
     project.write(f"{'kernels' if reader == 'kernel' else 'tests'}/table.dat", str(OLD))
-    text = project.read(PLAIN)
+    text = project.read(PLAIN).replace(f"COST_MS = {OLD}", f"COST_MS = {SLOWER}")
     project.write(PLAIN, text.replace('"old"', '"new"'))
     done = gate()
     if reader == "test":
-        assert done.run.code == 0, done.run.text
+        assert done.run.code == 8, done.run.text
         return
     assert done.run.code == 4 and done.verdict is None, done.run.text
     refusal = done.run.text[done.run.text.index("ERROR: --kopt-base") :]
@@ -225,7 +229,9 @@ WHEN_CALLED = kernel(0.0, imports="from pathlib import Path").replace(
             *(TABLE, WHEN_CALLED, POINTER.format(1), POINTER.format(2), "here"),
             marks=pytest.mark.long,
         ),
-        (TABLE, AT_IMPORT, str(OLD), POINTER.format(2), "here"),
+        pytest.param(
+            *(TABLE, AT_IMPORT, str(OLD), POINTER.format(2), "here"), marks=pytest.mark.long
+        ),
         pytest.param(
             *(PLAIN, kernel(), POINTER.format(1), NEW, "at the base"), marks=pytest.mark.long
         ),
@@ -268,5 +274,5 @@ def test_git_lfs_that_is_missing_is_named(gate: Gate, tmp_path: Path) -> None:
     for name in ("clean", "smudge"):
         project.git("config", f"filter.lfs.{name}", f"{tmp_path}/no-git-lfs {name} %f")
     os.utime(project.write(TABLE, str(SLOWER)), (1, 1))
-    done = gate.project.pytest(*gate.words("main"), **gate.variables())
-    assert done.code == 4 and TABLE in done.refusal and "no-git-lfs" in done.refusal
+    message = gate.refused()
+    assert TABLE in message and "no-git-lfs" in message
