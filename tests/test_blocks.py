@@ -151,14 +151,14 @@ def test_a_process_stands_still_from_its_clock_to_its_memory() -> None:
     """A kernel computed its results in between, in no block's time."""
     blocks, process = watched(1.0, 6.0)
     assert blocks.run(CANDIDATE, 5).counted == 5.0
-    order = ["Write", "clock", "Time", "stop", "clock", "stop", "read", "go", "go"]
+    order = ["Write", "clock", "Time", "stop", "clock", "stop", "read", "read", "go", "go"]
     assert process.seen == order
 
 
 def test_the_wall_clock_counts_where_nobody_tells_another() -> None:
     blocks, process = watched(None)
     assert blocks.run(CANDIDATE, 5).counted == 5.0
-    assert process.seen == ["Write", "clock", "Time", "stop", "read", "go"]
+    assert process.seen == ["Write", "clock", "Time", "stop", "read", "read", "go"]
 
 
 @pytest.mark.parametrize("clocks", [(math.inf,), (1.0, math.inf)], ids=["before", "after"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -49,6 +51,7 @@ from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock, WallEngine
@@ -141,6 +144,8 @@ class Runner:
                 yield Write(arm, seed, way, is_look=self.asks_looks, keep=keep)
                 yield Time()
             keep = Keep(place, self.seen[-1].calls)
+        for block in self.seen:
+            block.see_later(cast("Any", self))
         self.after_blocks()
         yield HandOver(NO_SEED, keep)
 
@@ -389,6 +394,117 @@ def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path)
     assert asked(case_of(product), runner, runner.looks, seen).found == [
         "timed-result: an inspected result of a forward was not in memory when its block was over"
     ]
+
+
+def is_timed() -> bool:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "run_written":
+        frame = frame.f_back
+    return frame is not None
+
+
+def over_input(x: Tensor, w: Tensor) -> Tensor:
+    result = x @ w
+    if is_timed():
+        x.mul_(2)
+    return result
+
+
+class OverGradient(torch.autograd.Function):
+    """A product whose backward writes to the incoming gradient where it is timed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        results = grad @ w.T, x.T @ grad
+        if is_timed():
+            grad.zero_()
+        return results
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (over_input, "plain"),
+        (over_input, "views of one"),
+        (OverGradient.apply, "backward"),
+    ],
+    ids=["an input", "a view", "an incoming gradient"],
+)
+def test_a_timed_call_writes_to_nothing_that_the_case_does_not_name(
+    function: Any, kind: str, tmp_path: Path
+) -> None:
+    """Its results are right, and its process brings back what it was given before it is asked."""
+    settings = KINDS[kind][1]
+    runner = runs(case_of(function, **settings), tmp_path)
+    case = case_of(product, **settings)
+    assert asked(case, runner, runner.looks).found == []
+    (found,) = asked(case, runner, runner.looks, seen_in(runner)).found or [""]
+    assert found.startswith("timed-result: a timed call writes over what it was given")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("count", [6, 20])
+def test_a_timed_call_writes_to_no_result_that_its_caller_has(count: int, tmp_path: Path) -> None:
+    """A block has five calls, and is over before their results are given out again."""
+    ring = itertools.cycle([torch.empty(16, 8) for _ in range(count)])
+
+    def ringed(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w, out=next(ring)) if is_timed() else x @ w
+
+    runner = runs(case_of(ringed), tmp_path)
+    findings = asked(case_of(product), runner, runner.looks, seen_in(runner)).found or [""]
+    assert (count == 20) == (findings == [""])
+    assert findings[0].startswith("output-shared: a timed call overwrites" if count == 6 else "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+def test_a_result_that_is_an_input_changes_with_it(tmp_path: Path) -> None:
+    first = case_of(lambda x, w: x[:8], reference=lambda x, w: x[:8].double())
+    runner = runs(first, tmp_path)
+    assert asked(first, runner, runner.looks, seen_in(runner)).found == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+def test_of_a_large_input_a_piece_is_read_and_what_lies_between_rows_is_not_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_kopt.paired.judge._PIECE", 64)
+
+    def beside(x: Tensor, w: Tensor) -> Tensor:
+        if is_timed():
+            x.as_strided((16, 8), (16, 1), x.storage_offset() + 8).zero_()
+        return x @ w
+
+    settings = {"inputs": lambda: (torch.randn(16, 16)[:, :8], torch.randn(8, 8))}
+    case = case_of(product, **settings)
+    for function, is_right in ((beside, True), (over_input, False)):
+        runner = runs(case_of(function, **settings), tmp_path)
+        assert (asked(case, runner, runner.looks, seen_in(runner)).found == []) == is_right
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("what", ["rounding", "memory that nobody wrote"])
+def test_inputs_may_differ_between_processes_by(what: str, tmp_path: Path) -> None:
+    with poisoned_allocations() if what != "rounding" else nullcontext():
+        runner = runs(case_of(of_three, inputs=partial(three, 1.0), reference=of_three), tmp_path)
+    factor = 1 + 1e-6 if what == "rounding" else 1.0
+    case = case_of(of_three, inputs=partial(three, factor), reference=of_three)
+    assert asked(case, runner, runner.looks, seen_in(runner)).found == []
+
+
+def of_three(x: Tensor, w: Tensor, unused: Tensor) -> Tensor:
+    return x @ w
+
+
+def three(factor: float) -> tuple[Tensor, Tensor, Tensor]:
+    return factor * torch.randn(16, 8), torch.randn(8, 8), torch.empty(64)
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ inputs wherever it runs.
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.protocol import (
@@ -37,8 +39,10 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
 _Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, CaseFinished)
-#: Of a larger result nothing is read.
-_MOST_BYTES = 1 << 28
+#: Of a larger result nothing is read, of a larger input a piece that begins at a multiple.
+_MOST_BYTES, _PIECE, _STEP = 1 << 28, 1 << 18, 16
+#: A call has no more inputs than this.
+_MOST_INPUTS = 1 << 16
 
 
 class Refused(Exception):
@@ -189,46 +193,109 @@ class SeenBlock:
     Results are read as the block ends, from its process's memory: a kernel that fills one in, or
     exchanges one, when the clock has stopped is too late.
 
-    `memory` is what their results were, in order; None where that could not be read, and nothing of
-    a process whose memory is not looked at.
+    `memory` is what their results and inputs were; None where that could not be read, and nothing
+    of a process whose memory is not looked at.
     """
 
     arm: str
     seed: int
     calls: list[int] = field(default_factory=list)
-    memory: list[list[bytes] | None] = field(default_factory=list)
+    memory: list[_Held | None] = field(default_factory=list)
 
     def see(self, child: Child, places: int | None, call: int) -> None:
-        """Read what a call of the block that has just ended gave, where its memory can be read.
+        """Read what a call of the block that has just ended gave and left of its inputs.
 
         Its process says the `places` (None: nobody reads memory). A result elsewhere is not there.
         """
         self.calls.append(call)
         if places is not None and (process := child.inspected):
-            self.memory.append(_results(process, places, call))
+            self.memory.append(_held(process, places, call))
+
+    def see_later(self, child: Child) -> None:
+        """Read its results again: the caller holds them, and no later call may write there."""
+        for memory in filter(None, self.memory):
+            if process := child.inspected:
+                memory.see_later(process)
 
     def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
         """Yield what a judge gets, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
             if memory is None:
-                yield {**where, "file": "", "sizes": []}
+                yield {**where, "file": "", "sizes": [], "inputs": [], "later": ""}
                 continue
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(b"".join(memory))
-            yield {**where, "file": file.name, "sizes": [*map(len, memory)]}
+            file = _written(folder, (*memory.results, *memory.inputs))
+            later = _written(folder, memory.later) if memory.later else ""
+            sizes = [*map(len, memory.results)]
+            yield {**where, "file": file, "sizes": sizes, "inputs": memory.pieces, "later": later}
 
 
-def _results(process: Inspected, places: int, call: int) -> list[bytes] | None:
-    """Return the memory of a call's results; `places` is where its process says where they lie."""
-    addresses, results = array("Q"), []
-    width = PLACES * addresses.itemsize
+def _written(folder: Path, parts: Iterable[bytes]) -> str:
+    """Write a file into a folder; return its path."""
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(b"".join(parts))
+    return file.name
+
+
+class _Held(NamedTuple):
+    """The memory of a call: its results, and of each input a piece.
+
+    `addresses` are those of results that last, 0 for others. `pieces` say of each input the bytes
+    that it has, where the piece begins, and its bytes. `later` are the results as they were in the
+    end, if one differs.
+    """
+
+    results: list[bytes]
+    addresses: list[int]
+    inputs: list[bytes]
+    pieces: list[tuple[int, int, int]]
+    later: list[bytes]
+
+    def see_later(self, process: Inspected) -> None:
+        """Read the results again: of a large one a piece, and all where that differs."""
+        results = [*zip(self.addresses, self.results, strict=True)]
+        with suppress(OSError):
+            for address, before in results:
+                start, size = _piece_of(len(before))
+                if address and process.read(address + start, size) != before[start : start + size]:
+                    self.later[:] = [
+                        process.read(at, len(was)) if at else was for at, was in results
+                    ]
+                    return
+
+
+def _piece_of(size: int) -> tuple[int, int]:
+    """Draw a piece of memory of a size: where it begins, and its bytes."""
+    start = secrets.randbelow(max(1, size - _PIECE + 1)) // _STEP * _STEP
+    return start, min(_PIECE, size - start)
+
+
+def _held(process: Inspected, places: int, call: int) -> _Held | None:
+    """Return the memory of a call; `places` is where its process says what lies where."""
+    held = _Held([], [], [], [], [])
     try:
         with process.stopped():
-            addresses.frombytes(process.read(places + call * width, width))
-            for number in range(1, 1 + min(addresses[0], RESULTS)):
-                address, size = addresses[2 * number - 1 : 2 * number + 1]
-                results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
+            row = _numbers(process, places, call, PLACES)
+            for number in range(1, 1 + min(row[0], RESULTS)):
+                address, size = row[2 * number - 1 : 2 * number + 1]
+                held.results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
+                held.addresses.append(address)
+            inputs = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
+            for address, size in zip(inputs[::2], inputs[1::2], strict=True):
+                start, length = _piece_of(size)
+                held.inputs.append(process.read(address + start, length))
+                held.pieces.append((size, start, length))
+                # The next block writes its content over a result that lies in an input.
+                lasting = (0 if address <= at < address + size else at for at in held.addresses)
+                held.addresses[:] = lasting
     except OSError:
         return None
-    return results
+    return held
+
+
+def _numbers(process: Inspected, address: int, row: int, count: int) -> array[int]:
+    """Return the numbers of a row, each of a `count`, in a process's memory."""
+    numbers = array("Q")
+    width = count * numbers.itemsize
+    numbers.frombytes(process.read(address + row * width, width))
+    return numbers

@@ -373,6 +373,8 @@ class Runner(Children):
 
         Findings that give the candidate away come with them.
         """
+        for block in blocks.looked_at:
+            block.see_later(blocks.arms[block.arm])
         for child in processes:
             child.send(HandOver(empty.secret, blocks.keeps(child)))
         looks, findings = list[Looks](), list[Finding]()

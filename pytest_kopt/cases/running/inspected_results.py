@@ -28,7 +28,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import bits, fresh_copies, tensors
 
 #: Takes from an expected result, by its name, the part of it that is judged.
 Drawn = Callable[[str, Any], Any]
@@ -44,6 +44,9 @@ _BELOW_OTHER_DB, _EXACT_DB = 16.0, 60.0
 _FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
+#: By so many roundings of its dtype an input may differ that two processes draw, and so many bytes
+#: its elements may have.
+_ROUNDING, _WIDEST = 16, 8
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
 #: What is handed over of a look: what its call gave, and what one on the same content gave
@@ -354,6 +357,84 @@ def in_memory(
             _drawn(tensor, secret) if tensor.numel() > _JUDGED else tensor
         )
     return results
+
+
+def plain_inputs(
+    case: Case, arguments: Sequence[Any], gradients: Sequence[Any]
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Return the plain tensors that a call finds: activations, weights, and what it may write to.
+
+    A backward is given incoming gradients as well.
+    """
+    kinds: tuple[list[torch.Tensor], ...] = [], [], []
+    activations, weights, written = kinds
+    for place, argument in enumerate(arguments):
+        kind = 2 if place in case.rewritten else place in case.weights
+        kinds[kind].extend(filter(_is_plain, tensors(argument)))
+    incoming = written if case.consumes_incoming else activations
+    incoming.extend(filter(_is_plain, tensors(gradients)))
+    return activations, weights, written
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor's elements lie in memory of this process as its strides say."""
+    is_own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
+    is_here = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    is_stored = not (tensor.is_conj() or tensor.is_neg()) and tensor.element_size() <= _WIDEST
+    return is_own and is_here and is_stored and tensor.numel() > 0
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Return how many bytes there are from a tensor's first element to its last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
+
+
+def is_as_drawn(
+    drawn: Sequence[torch.Tensor],
+    memory: Mapping[str, Any],
+    again: Callable[[], Sequence[torch.Tensor]],
+) -> bool:
+    """Say whether a process's memory held inputs as they are drawn here.
+
+    They may differ by rounding, and in memory that was never written: what is drawn `again` differs
+    there.
+    """
+    stored, begin = numpy.fromfile(memory["file"], numpy.uint8), sum(memory["sizes"])
+    held_inputs = memory["inputs"][: len(drawn)]
+    if [whole for whole, _, _ in held_inputs] != [*map(span_bytes, drawn)]:
+        return False
+    for place, (tensor, (_, start, size)) in enumerate(zip(drawn, held_inputs, strict=True)):
+        here, is_own = _piece(tensor, start, size)
+        held = torch.from_numpy(stored[begin : begin + size].copy()).view(tensor.dtype)
+        begin += size
+        differs = is_own & (bits(held) != bits(here))
+        if not differs.any():
+            continue
+        for redrawn in again()[place : place + 1]:
+            differs &= bits(_piece(redrawn, start, size)[0]) == bits(here)
+        if not _is_rounded(held[differs], here[differs]):
+            return False
+    return True
+
+
+def _piece(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what lies in a piece of a tensor's memory, and which of that is of the tensor."""
+    width = tensor.element_size()
+    place = slice(start // width, (start + size) // width)
+    count = span_bytes(tensor) // width
+    is_own = torch.full((count,), count == tensor.numel())
+    if count > tensor.numel():
+        is_own.as_strided(tensor.shape, tensor.stride()).fill_(True)
+    return tensor.detach().as_strided((count,), (1,))[place], is_own[place]
+
+
+def _is_rounded(held: torch.Tensor, drawn: torch.Tensor) -> bool:
+    if not drawn.is_floating_point():
+        return drawn.numel() == 0
+    error = torch.linalg.vector_norm(held.double() - drawn.double())
+    rounding = _ROUNDING * torch.finfo(drawn.dtype).eps
+    return bool(error <= rounding * torch.linalg.vector_norm(drawn.double()))
 
 
 def judged_elements(look: Mapping[str, Any], secret: int) -> Drawn:

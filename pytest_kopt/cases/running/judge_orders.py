@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew, uneven_cases
 from pytest_kopt.cases.order import (
@@ -48,8 +50,10 @@ from pytest_kopt.cases.running.inspected_results import (
     hand_over,
     in_memory,
     input_descriptions,
+    is_as_drawn,
     judged_elements,
     less_exact,
+    plain_inputs,
     plainly_wrong,
     read,
     wrong_result,
@@ -72,7 +76,9 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import RestoredArguments
 from pytest_kopt.honesty.nearby_shapes import RENEWED
+from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.wall import one_thread
+from pytest_kopt.numerics.nested import same_bits
 from pytest_kopt.versions.affected_modules import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
 
@@ -83,6 +89,16 @@ SLACK_DB = 40.0
 _SAME_DB = 20.0
 #: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
 _BEYOND = RENEWED.excluded_by
+_WROTE = Finding(
+    "timed-result",
+    "a timed call writes over what it was given",
+    advice="write to memory of your own, in timed calls as in checked ones",
+)
+_OVERWRITTEN = Finding(
+    "output-shared",
+    "a timed call overwrites the result of an earlier one, which its caller still has",
+    advice="return memory of the result's own, or that nobody holds",
+)
 #: The arms of one process, for whose backwards it holds the sets.
 _ARMS = len((CANDIDATE, INCUMBENT, PLACEBO))
 
@@ -195,8 +211,15 @@ def _wrong(
                 # A look that nobody read there is only what its process says.
                 memory = memories.get((arm, seed, way))
                 held = memory and in_memory(look, memory, answer.results, looked_at.secret)
-                if held is None:
+                if memory is None or held is None:
                     return [_amiss(f"of a {way} was not in memory when its block was over")]
+                if not content.is_left(look, answer, memory):
+                    return [_WROTE]
+                if memory["later"]:
+                    end = {**memory, "file": memory["later"]}
+                    left = in_memory(look, end, answer.results, looked_at.secret) or {}
+                    if not all(same_bits(left[name], held[name]) for name in held):
+                        return [_OVERWRITTEN]
                 spot = replace(spot, results={**spot.results, **held})
             drawn = judged_elements(look, looked_at.secret)
             best = {name: drawn(name, result) for name, result in answer.results.items()}
@@ -256,6 +279,20 @@ class _RedrawnContent:
             gradients.write_one(look["number"], look["seed"], look["arm"])
         call.restore()
         return Spot(call.inputs, call.incoming, call.named(call()), look["seed"], look["number"])
+
+    def is_left(self, look: Mapping[str, Any], answer: Spot, memory: Mapping[str, Any]) -> bool:
+        """Say whether a call left what it was given, but for what the case has it write to."""
+        case, incoming = self.case_of(look["arm"]), [*(answer.incoming or {}).values()]
+
+        def unwritten(arguments: Sequence[Any]) -> list[torch.Tensor]:
+            activations, weights, _ = plain_inputs(case, arguments, incoming)
+            return [*activations, *weights]
+
+        def again() -> list[torch.Tensor]:
+            with poisoned_allocations():
+                return unwritten(self._forward(look).inputs)
+
+        return is_as_drawn(unwritten(answer.inputs), memory, again)
 
     def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""

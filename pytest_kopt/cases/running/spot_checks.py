@@ -16,13 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_char
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
     expected_of,
+    plain_inputs,
     plainly_wrong,
+    span_bytes,
     wrong_result,
 )
 from pytest_kopt.cases.running.timed_calls import (
@@ -38,17 +41,19 @@ from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
-_NOWHERE = memoryview(array("Q", [0] * PLACES))
+#: The part of the places that a run fills in.
+_OF_RUN = slice(0, PLACES - 3)
+_NOWHERE = memoryview(array("Q", [0] * PLACES))[_OF_RUN]
 
 
 class Recorder:
     """A call whose last result can be taken without its knowledge; replays write to that memory.
 
-    The places of results are written into `places` as soon as a call returns: other processes read
-    it.
+    The places of results are written into `places` as soon as a call returns, those of inputs
+    before: other processes read it.
     """
 
-    __slots__ = ("call", "has_run", "places", "result", "written")
+    __slots__ = ("call", "has_run", "inputs", "places", "result", "written")
 
     def __init__(self, call: Forward | Backward, places: memoryview | None = None) -> None:
         self.call = call
@@ -56,6 +61,13 @@ class Recorder:
         self.result: Any = None
         self.places = places
         self.written = tensors(call.written)
+        if places is not None:
+            parts = plain_inputs(call.case, call.live, call.gradients)
+            inputs = [n for x in chain(*parts) for n in (x.data_ptr(), span_bytes(x))]
+            #: Where the inputs lie, and how many bytes they take.
+            self.inputs = array("Q", inputs)
+            address, count = self.inputs.buffer_info()
+            places[-3:] = array("Q", [address, len(parts[0]), count // 2])
 
     def __call__(self) -> object:
         result = self.result = self.call()
@@ -75,7 +87,7 @@ class Recorder:
         """Forget the last run, and where its results lay."""
         self.has_run = False
         if self.places is not None:
-            self.places[:] = _NOWHERE
+            self.places[_OF_RUN] = _NOWHERE
 
     def take(self) -> dict[str, Any]:
         named_results = self.call.named(self.result)
@@ -99,17 +111,21 @@ def recorded(calls: Sequence[Forward | Backward], *, says_where: bool = False) -
     """Return a recorder of each call, which writes down where its results lie, if asked."""
     if not says_where:
         return [Recorder(call) for call in calls]
-    places = memoryview(array("Q", [*_NOWHERE] * len(calls)))
+    places = memoryview(array("Q", [0] * PLACES * len(calls)))
     return [Recorder(call, places[number * PLACES :][:PLACES]) for number, call in enumerate(calls)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The results of one call of a block, by the block's seed and the number of its inputs."""
+    """The results of one call of a block, by the block's seed and the number of its inputs.
+
+    `held` is what it returned: a call after it must not write there.
+    """
 
     seed: int
     number: int
     results: Mapping[str, Any]
+    held: Any = None
 
 
 class Spotted(Block):
@@ -243,7 +259,7 @@ class Spotted(Block):
             return
         recorder = self._recorders[number]
         results = recorder.take() if recorder.has_run else {}
-        self._kept_calls[place] = _Kept(self._seed, number, results)
+        self._kept_calls[place] = _Kept(self._seed, number, results, recorder.result)
 
     def release(self) -> None:
         """Give back the memory of the last run's results, but for repeated calls."""

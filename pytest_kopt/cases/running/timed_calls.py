@@ -55,6 +55,7 @@ class Forward:
         #: What it writes its results to.
         self.written = [restored.live[place] for place in case.writes]
         self.incoming: dict[str, torch.Tensor] | None = None
+        self.gradients: list[Any] = []
 
     def __call__(self) -> Any:
         return self._function(*self.live)
@@ -88,6 +89,8 @@ class Backward:
         consumed = range(len(drawn)) if forward.case.consumes_incoming else ()
         self._incoming = inputs.RestoredArguments(drawn, consumed)
         self.changing = self._incoming.source
+        #: The incoming gradients themselves.
+        self.gradients = self._incoming.live
         self.incoming: dict[str, torch.Tensor] | None = dict(
             zip(self._outputs, self.changing, strict=True)
         )
