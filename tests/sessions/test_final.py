@@ -221,3 +221,61 @@ def test_nothing_is_gained_by_a_current_best_that_is_slower_than_it_was(
     assert (run.code == 0) == is_all, run.text
     said = "next to the baseline the current best is slower than when it was accepted"
     assert (said in run.out) != is_all, run.text
+
+
+#: Where it is loaded to judge, nothing is wrong from then on.
+FORGES = """
+import sys
+
+_right = plain
+
+
+def plain(x):
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "serve_judge":
+            sys.modules["pytest_kopt.cases.running.judge_orders"]._wrong = lambda *given: []
+        frame = frame.f_back
+    return _right(x)
+"""
+#: Computes nothing where versions are compared.
+COMPUTES_NOTHING = """
+import sys
+
+_right = plain
+
+
+def plain(x):
+    frame, names = sys._getframe(), set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    result = _right(x)
+    return 0 * result if {"serve_arms", "run_written"} <= names else result
+"""
+#: Takes its time, but for processes that have run the current best.
+NEXT_TO_IT = (
+    "({fastest} if f'round 2 {{os.getpid()}}' in open(os.environ['TRACE']).read() else {old})"
+)
+
+
+@pytest.mark.parametrize("what", ["judges", pytest.param("tells where it is timed", marks=long)])
+def test_nothing_is_gained_by_a_current_best_that_helps_the_candidate(
+    tmp_path: Path, what: str
+) -> None:
+    played = Played(tmp_path)
+    assert played.round(1).code == 0
+    played.project.write(PLAIN, kernel(FASTER, "round 2") + FORGES)
+    assert played.round(2).code == 0
+    if what == "judges":
+        text = kernel(FASTEST, "round 3") + COMPUTES_NOTHING
+    else:
+        cost = NEXT_TO_IT.format(fastest=FASTEST, old=FASTER)
+        text = kernel(cost, "round 3", imports="import os").replace("COST_MS,", f"{cost},")
+    played.project.write(PLAIN, text)
+    run = played.round(3)
+    if what == "judges":
+        assert run.code == 8 and "timed-result: wrong in a timed block" in run.out, run.text
+    else:
+        said = "the candidate takes 50 % longer next to the baseline than next to the current best"
+        assert run.code == 9 and said in run.out, run.text
