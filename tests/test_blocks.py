@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, WEIGHT_BITS
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, PLACES, WEIGHT_BITS
 from pytest_kopt.cases.protocol import Write
 from pytest_kopt.cases.replies import Reply, Written
 from pytest_kopt.devices.vendor import Reading
@@ -169,6 +170,59 @@ def test_a_process_whose_clock_cannot_be_read_for_once_has_no_other(
     with pytest.raises(ChildDied, match="processor time of its process cannot be read"):
         blocks.run(CANDIDATE, 5)
     assert "kill" in process.seen
+
+
+class Holding(Watched):
+    """A process whose memory has a row of a block's first call, a table and its activations."""
+
+    def __init__(self, activations: bytes, *weight: int) -> None:
+        super().__init__(itertools.count(1.0))
+        numbers = [0] * (PLACES - 3) + [ROW + 8 * PLACES, 1, 1 + len(weight) // 2]
+        numbers += [INPUT, len(activations), *weight]
+        self.memory = {ROW: array("Q", numbers).tobytes(), INPUT: activations}
+
+    def read(self, address: int, size: int) -> bytes:
+        start = max(at for at in self.memory if at <= address)
+        content = self.memory[start][address - start :][:size]
+        if len(content) < size:
+            raise OSError("nothing is mapped there")
+        return content
+
+    def write(self, address: int, content: bytes) -> None:
+        self.seen.append("write")
+        self.memory[address] = content
+
+
+#: Where they lie.
+ROW, INPUT = 1 << 12, 1 << 20
+
+
+def test_a_block_of_one_call_is_brought_what_the_other_process_drew() -> None:
+    """What its process did with values of its own has no use, and what it does next counts."""
+    old, new = Holding(b"others"), Holding(b"itsown")
+    arms = cast("Any", {CANDIDATE: new, ALONE: old})
+    blocks = Blocks(
+        arms, random.Random(7), "cpu", 1, {a: [9] for a in arms}, {a: [ROW] for a in arms}
+    )
+    laps = blocks.singles()
+    assert new.memory[INPUT] == old.memory[INPUT] == b"others"
+    text = " ".join(new.seen)
+    assert text.count("Write stop write clock Time go") == sum(len(lap) for lap in laps) // 2
+    assert "write" in old.seen, "both find them in no cache of their own"
+    brought = [block for block in blocks.looked_at if block.content]
+    assert [(block.arm, block.content) for block in brought] == [(CANDIDATE, ALONE)]
+    new.memory[ROW] = new.memory[ROW][:-8] + array("Q", [5]).tobytes()
+    with pytest.raises(ChildDied, match="input values cannot be written: they take other memory"):
+        blocks.singles()
+
+
+def test_what_lies_among_weights_is_left_where_it_is() -> None:
+    arms = cast("Any", {arm: Holding(b"inputs", INPUT + 5, 2) for arm in (CANDIDATE, ALONE)})
+    blocks = Blocks(
+        arms, random.Random(7), "cpu", 1, {a: [9] for a in arms}, {a: [ROW] for a in arms}
+    )
+    assert blocks.singles()
+    assert not any("write" in process.seen for process in arms.values())
 
 
 class Replayed(BlockWorker):

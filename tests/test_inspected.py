@@ -65,6 +65,15 @@ def test_a_stopped_process_writes_no_more(start: Start) -> None:
         assert first[1:] == b"kernel"
 
 
+def test_what_is_written_into_a_stopped_process_is_what_it_finds(start: Start) -> None:
+    other, address = start("counts")
+    with other.stopped():
+        other.write(address + 1, b"KERNEL")
+    assert other.read(address + 1, 6) == b"KERNEL"
+    with pytest.raises(OSError, match="Input/output error"):
+        other.write(8, b"kernel")
+
+
 def test_it_stands_still_until_the_last_that_asked_for_it_is_through(start: Start) -> None:
     other, address = start("counts")
     with other.stopped():

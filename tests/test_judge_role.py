@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
+from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench, derive
 from pytest_kopt.cases.protocol import (
     Agree,
     HandOver,
@@ -46,12 +46,12 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.cases.running.judge_orders import serve_judge
-from pytest_kopt.cases.running.timed_calls import input_set
+from pytest_kopt.cases.running.timed_calls import Content, Gradients, input_set
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.renewal import poisoned_allocations
+from pytest_kopt.honesty.renewal import Places, poisoned_allocations
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock, WallEngine
@@ -111,6 +111,8 @@ class Runner:
         self.told: list[str] = []
         self.after_blocks: Callable[[], object] = int
         self.asks_looks = False
+        #: The arm whose content calls met.
+        self.content = ""
         self._orders: Iterator[Order] = iter([Prepare(self.sets)])
 
     def send(self, reply: Reply) -> None:
@@ -139,7 +141,7 @@ class Runner:
     def _all_orders(self) -> Iterator[Order]:
         keep = None
         for place, (arm, seed) in enumerate(self.blocks):
-            self.seen.append(SeenBlock(arm, seed))
+            self.seen.append(SeenBlock(arm, seed, self.content))
             for way in range(len(self._calls[arm])):
                 yield Write(arm, seed, way, is_look=self.asks_looks, keep=keep)
                 yield Time()
@@ -462,6 +464,38 @@ def test_a_timed_call_writes_to_no_result_that_its_caller_has(count: int, tmp_pa
     findings = asked(case_of(product), runner, runner.looks, seen_in(runner)).found or [""]
     assert (count == 20) == (findings == [""])
     assert findings[0].startswith("output-shared: a timed call overwrites" if count == 6 else "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("kind", ["plain", "expanded", "views of one", "backward", "seeded"])
+def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights are the block's own: a transform of these may be kept."""
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    write, write_one = Content._write_set, Gradients.write_one
+
+    def activations(own: Content, number: int, seed: int, *_: object) -> None:
+        write(own, number, seed, ALONE, Places(derive(seed, ALONE, "places")))
+
+    def gradients(own: Gradients, number: int, seed: int, *_: object) -> None:
+        write_one(own, number, seed, ALONE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Content, "_write_set", activations)
+        patch.setattr(Gradients, "write_one", gradients)
+        runner = Runner(tmp_path)
+        runner.content = ALONE
+        bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
+        serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
+    seen = seen_in(runner)
+    assert asked(case, runner, runner.looks, seen).found == []
+    answers = asked(case, runner, None, seen).looks
+    assert asked(case, runner, answers, seen, confirms=True).found == []
+    for document in seen:
+        document["content"] = CANDIDATE
+    assert asked(case, runner, runner.looks, seen).found != [] or kind == "seeded"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")

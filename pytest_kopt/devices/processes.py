@@ -242,6 +242,12 @@ class Inspected:
             raise OSError(f"{len(content)} of {size} bytes can be read")
         return content
 
+    def write(self, address: int, content: bytes) -> None:
+        """Write into its memory; OSError where nothing is mapped, or it must not be written."""
+        with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
+            if os.pwrite(memory.fileno(), content, address) < len(content):
+                raise OSError(f"{len(content)} bytes cannot be written")
+
     def is_readable(self) -> bool:
         """Say whether this process may read the memory of that one."""
         with suppress(OSError, ValueError):

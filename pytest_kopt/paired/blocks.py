@@ -8,14 +8,15 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, WEIGHT_BITS
 from pytest_kopt.cases.protocol import Keep, Time, Write
 from pytest_kopt.cases.replies import Timed, Written
 from pytest_kopt.devices.vendor import LOCKED, Reading
 from pytest_kopt.measure.engine import PAUSE_S
-from pytest_kopt.paired.judge import SeenBlock
+from pytest_kopt.paired.judge import SeenBlock, brought
 from pytest_kopt.paired.samples import PAIRS, BlockTime, Kind, Quad
 from pytest_kopt.processes.child import Child, ChildDied
 
@@ -128,6 +129,8 @@ class Blocks:
         #: The processor time of processes as their last blocks ended, in ms.
         self._spent_ms: dict[Child, float] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
+        #: How many blocks of the candidate met content that was brought.
+        self._brought = 0
         self._glance = glance
         #: Rounds of calls on content that none of them met before, on a GPU.
         self.looks: list[Quad] = []
@@ -249,24 +252,34 @@ class Blocks:
         """Compare the candidate and the incumbent by blocks of one call, on the CPU.
 
         The incumbent is that of a process without the candidate, if there is one. A block of few
-        calls with the same weights comes before each: a transform of these may be kept.
+        calls with the same weights comes before each: a transform of these may be kept. The call
+        has activations that the incumbent's process drew. They come when the block begins, from
+        outside: what runs while its process writes others does not know them.
         """
-
-        def single(arm: str, seed: int) -> BlockTime:
-            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
-            return self.run(arm, seed, first=1)
-
         old = ALONE if ALONE in self.arms else INCUMBENT
         if self.arms[old] is self.arms[CANDIDATE]:
             return []
+        process, content = self.arms[old].inspected, ""
+        if self._places and process:
+            content = old if all(brought(process, place) for place in self._places[old]) else ""
+
+        def single(arm: str, seed: int) -> BlockTime:
+            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
+            if arm == CANDIDATE and content:
+                self.run(old, seed, first=1, content=content)
+            return self.run(arm, seed, first=1, content=content)
+
         laps = max(2, math.ceil(_SINGLE_LAPS / self._cases))
         return [self._lap((CANDIDATE, old), single) for _ in range(laps)]
 
-    def run(self, arm: str, seed: int, seconds: float = 0.0, first: int = 0) -> BlockTime:
+    def run(
+        self, arm: str, seed: int, seconds: float = 0.0, first: int = 0, content: str = ""
+    ) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
         With `seconds` the device is kept busy for that time, with forward and backward in turn. On
-        the CPU the `first` calls of a block may run alone.
+        the CPU the `first` calls of a block may run alone, the first of them on `content` of an arm
+        whose process has just met it.
 
         It is rule 3 of docs/honesty.md.
         """
@@ -275,7 +288,7 @@ class Blocks:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child = self.arms[arm]
         per_call, counted, around, waited = list[float](), 0.0, 0.0, 0.0
-        block, place, keep = SeenBlock(arm, seed), None, self.keeps(child)
+        block, place, keep = SeenBlock(arm, seed, content), None, self.keeps(child)
         each_s = seconds / len(self._calls[arm])
         for way, calls in enumerate(self._calls[arm]):
             calls = min(calls, first or calls)
@@ -284,19 +297,20 @@ class Blocks:
             child.expect(Written)
             # What its process computes after its clock was read is in no memory that is read.
             with ExitStack() as still:
-                ms, around_ms = self._timed(child, still)
+                bring = partial(self._bring, content, arm, way) if content else None
+                ms, around_ms = self._timed(child, still, bring)
                 if not self._is_gpu:
                     # Drawn now that it is over.
-                    if place is None:
-                        place = number if number < _LOOKS else self._order.randrange(number + 1)
-                    if place < _LOOKS:
+                    if way == 0:
+                        place = self._place(number, block)
+                    if place is not None:
                         places = None if self._places is None else self._places[arm][way]
                         block.see(child, places, self._order.randrange(calls))
             per_call.append(ms / calls)
             counted += ms
             around += around_ms
             waited += child.waited_ms
-        if place is not None and place < _LOOKS:
+        if place is not None:
             self._seen[arm, place] = block
             self._keeping[child] = Keep(place, block.calls)
         outside = waited if self._is_gpu else around + counted
@@ -306,6 +320,37 @@ class Blocks:
         self.is_locked |= LOCKED in state.throttle
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)
         return BlockTime(per_call[0], backward, *figures)
+
+    def _place(self, number: int, block: SeenBlock) -> int | None:
+        """Draw the place of a block among those that are looked at, None: it is not.
+
+        One more is for blocks whose content was brought.
+        """
+        if block.content:
+            self._brought += block.arm not in TRUSTED
+            is_drawn = block.arm not in TRUSTED and not self._order.randrange(self._brought)
+            return _LOOKS if is_drawn else None
+        place = number if number < _LOOKS else self._order.randrange(number + 1)
+        return place if place < _LOOKS else None
+
+    def _bring(self, content: str, arm: str, way: int) -> None:
+        """Write the activations that an arm has met into another's first call, or its own again.
+
+        No process can take part in that but by ending.
+        """
+        assert self._places is not None
+        source, target = self.arms[content].inspected, self.arms[arm].inspected
+        try:
+            if source is not None and target is not None:
+                met = brought(source, self._places[content][way])
+                places = brought(target, self._places[arm][way])
+                if [size for _, size in met] != [size for _, size in places]:
+                    raise OSError("they take other memory")
+                for (read_at, size), (address, _) in zip(met, places, strict=True):
+                    target.write(address, source.read(read_at, size))
+        except OSError as error:
+            self.arms[arm].kill()
+            raise ChildDied(f"its input values cannot be written: {error}") from None
 
     def _look(self, arm: str, seed: int) -> BlockTime:
         """Run an arm's calls once on content of its own, and have one of them kept."""
@@ -318,12 +363,15 @@ class Blocks:
         self._seen[arm, len(self._seen)] = SeenBlock(arm, seed)
         return BlockTime(per_call[0], per_call[1] if per_call[1:] else None, 0.0, 0.0, 0.0)
 
-    def _timed(self, child: Child, still: ExitStack) -> tuple[float, float]:
+    def _timed(
+        self, child: Child, still: ExitStack, bring: Callable[[], None] | None = None
+    ) -> tuple[float, float]:
         """Have a direction's calls run; return what counts as their time, and what is around it.
 
         Both in ms. On the CPU it is the processor time of the process and of what it started, as
         the system counts it: in the calls, and since the last ones. Others that compute there
-        change nothing. The process stands `still` when they are over.
+        change nothing. The process stands `still` when they are over, and while what it works on is
+        brought.
         """
         written_ms = child.waited_ms
         if self._is_gpu:
@@ -336,8 +384,12 @@ class Blocks:
                 if running := sibling.inspected:
                     with suppress(OSError):
                         others.enter_context(running.stopped())
-            before = _spent_ms(child)
-            child.send(Time())
+            process = child.inspected
+            with process.stopped() if bring and process else nullcontext():
+                if bring:
+                    bring()
+                before = _spent_ms(child)
+                child.send(Time())
             child.expect(Timed)
             after = None if before is None else _spent_ms(child, still)
         since = self._spent_ms.pop(child, None)

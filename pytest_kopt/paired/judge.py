@@ -156,7 +156,7 @@ class Judge(Children):
             return False
         try:
             self.await_loaded(looks.nodeid)
-            theirs = replace(looks, looks=answer.looks, seen=(), confirms=True)
+            theirs = replace(looks, looks=answer.looks, confirms=True)
             return not self.findings_in(theirs)
         finally:
             second.end()
@@ -193,14 +193,16 @@ class SeenBlock:
     Results are read as the block ends, from its process's memory: a kernel that fills one in, or
     exchanges one, when the clock has stopped is too late.
 
-    `memory` is what their results and inputs were; None where that could not be read, and nothing
-    of a process whose memory is not looked at.
+    `content` is the arm whose activations they were brought, "" for its own. `memory` is what their
+    results and inputs were; None where that could not be read, and nothing of a process whose
+    memory is not looked at.
     """
 
     arm: str
     seed: int
+    content: str = ""
     calls: list[int] = field(default_factory=list)
-    memory: list[_Held | None] = field(default_factory=list)
+    memory: list[_CallMemory | None] = field(default_factory=list)
 
     def see(self, child: Child, places: int | None, call: int) -> None:
         """Read what a call of the block that has just ended gave and left of its inputs.
@@ -209,7 +211,7 @@ class SeenBlock:
         """
         self.calls.append(call)
         if places is not None and (process := child.inspected):
-            self.memory.append(_held(process, places, call))
+            self.memory.append(_memory_of(process, places, call))
 
     def see_later(self, child: Child) -> None:
         """Read its results again: the caller holds them, and no later call may write there."""
@@ -221,6 +223,7 @@ class SeenBlock:
         """Yield what a judge gets, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
+            where["content"] = self.content or self.arm
             if memory is None:
                 yield {**where, "file": "", "sizes": [], "inputs": [], "later": ""}
                 continue
@@ -237,7 +240,7 @@ def _written(folder: Path, parts: Iterable[bytes]) -> str:
     return file.name
 
 
-class _Held(NamedTuple):
+class _CallMemory(NamedTuple):
     """The memory of a call: its results, and of each input a piece.
 
     `addresses` are those of results that last, 0 for others. `pieces` say of each input the bytes
@@ -270,27 +273,42 @@ def _piece_of(size: int) -> tuple[int, int]:
     return start, min(_PIECE, size - start)
 
 
-def _held(process: Inspected, places: int, call: int) -> _Held | None:
+def _memory_of(process: Inspected, places: int, call: int) -> _CallMemory | None:
     """Return the memory of a call; `places` is where its process says what lies where."""
-    held = _Held([], [], [], [], [])
+    memory = _CallMemory([], [], [], [], [])
     try:
         with process.stopped():
             row = _numbers(process, places, call, PLACES)
             for number in range(1, 1 + min(row[0], RESULTS)):
                 address, size = row[2 * number - 1 : 2 * number + 1]
-                held.results.append(process.read(address, min(size, _MOST_BYTES)) if size else b"")
-                held.addresses.append(address)
+                memory.results.append(
+                    process.read(address, min(size, _MOST_BYTES)) if size else b""
+                )
+                memory.addresses.append(address)
             inputs = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
             for address, size in zip(inputs[::2], inputs[1::2], strict=True):
                 start, length = _piece_of(size)
-                held.inputs.append(process.read(address + start, length))
-                held.pieces.append((size, start, length))
+                memory.inputs.append(process.read(address + start, length))
+                memory.pieces.append((size, start, length))
                 # The next block writes its content over a result that lies in an input.
-                lasting = (0 if address <= at < address + size else at for at in held.addresses)
-                held.addresses[:] = lasting
+                lasting = (0 if address <= at < address + size else at for at in memory.addresses)
+                memory.addresses[:] = lasting
     except OSError:
         return None
-    return held
+    return memory
+
+
+def brought(process: Inspected, places: int) -> list[tuple[int, int]]:
+    """Return the addresses and bytes of the activations of a block's first call.
+
+    None of them where another input lies among them. OSError where they cannot be read.
+    """
+    row = _numbers(process, places, 0, PLACES)
+    numbers = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
+    inputs = [*zip(numbers[::2], numbers[1::2], strict=True)]
+    activations, unlike = inputs[: row[-2]], inputs[row[-2] :]
+    is_mixed = any(a < b + n and b < a + size for a, size in activations for b, n in unlike)
+    return [] if is_mixed else activations
 
 
 def _numbers(process: Inspected, address: int, row: int, count: int) -> array[int]:

@@ -401,19 +401,19 @@ def is_as_drawn(
     there.
     """
     stored, begin = numpy.fromfile(memory["file"], numpy.uint8), sum(memory["sizes"])
-    held_inputs = memory["inputs"][: len(drawn)]
-    if [whole for whole, _, _ in held_inputs] != [*map(span_bytes, drawn)]:
+    places = memory["inputs"][: len(drawn)]
+    if [whole for whole, _, _ in places] != [*map(span_bytes, drawn)]:
         return False
-    for place, (tensor, (_, start, size)) in enumerate(zip(drawn, held_inputs, strict=True)):
+    for at, (tensor, (_, start, size)) in enumerate(zip(drawn, places, strict=True)):
         here, is_own = _piece(tensor, start, size)
-        held = torch.from_numpy(stored[begin : begin + size].copy()).view(tensor.dtype)
+        elements = torch.from_numpy(stored[begin : begin + size].copy()).view(tensor.dtype)
         begin += size
-        differs = is_own & (bits(held) != bits(here))
+        differs = is_own & (bits(elements) != bits(here))
         if not differs.any():
             continue
-        for redrawn in again()[place : place + 1]:
+        for redrawn in again()[at : at + 1]:
             differs &= bits(_piece(redrawn, start, size)[0]) == bits(here)
-        if not _is_rounded(held[differs], here[differs]):
+        if not _is_rounded(elements[differs], here[differs]):
             return False
     return True
 
@@ -429,10 +429,10 @@ def _piece(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, t
     return tensor.detach().as_strided((count,), (1,))[place], is_own[place]
 
 
-def _is_rounded(held: torch.Tensor, drawn: torch.Tensor) -> bool:
+def _is_rounded(stored: torch.Tensor, drawn: torch.Tensor) -> bool:
     if not drawn.is_floating_point():
         return drawn.numel() == 0
-    error = torch.linalg.vector_norm(held.double() - drawn.double())
+    error = torch.linalg.vector_norm(stored.double() - drawn.double())
     rounding = _ROUNDING * torch.finfo(drawn.dtype).eps
     return bool(error <= rounding * torch.linalg.vector_norm(drawn.double()))
 

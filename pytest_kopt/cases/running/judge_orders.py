@@ -74,7 +74,7 @@ from pytest_kopt.cases.running.timing import sets_on_cpu
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import RestoredArguments
+from pytest_kopt.honesty.inputs import RestoredArguments, once
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.wall import one_thread
@@ -194,7 +194,7 @@ def _wrong(
     excused: list[Finding] = []
     looks, memories = (
         {(look["arm"], look["seed"], look["way"]): look for look in documents}
-        for documents in (looked_at.looks, looked_at.seen)
+        for documents in (looked_at.looks, () if looked_at.confirms else looked_at.seen)
     )
     for arm, seed in looked_at.blocks:
         for way in content.ways:
@@ -206,7 +206,9 @@ def _wrong(
             case, answer = content.case_of(arm), content.answer(look)
             if (drawn_here := input_descriptions(answer.inputs)) != look["inputs"]:
                 return [_other_inputs(look["inputs"], drawn_here)]
-            spot = replace(answer, results=results or {}, again=again)
+            # The process calls once more on content of its own.
+            is_own = content.arm_of(look) == arm
+            spot = replace(answer, results=results or {}, again=again if is_own else None)
             if memories:
                 # A look that nobody read there is only what its process says.
                 memory = memories.get((arm, seed, way))
@@ -263,6 +265,11 @@ class _RedrawnContent:
         self._seed = derive(looks.seed, case.nodeid, "pairs")
         self._sets = looks.sets
         self.ways = WAYS if case.backward else WAYS[:1]
+        self._arms = {(m["arm"], m["seed"]): m["content"] for m in looks.seen}
+
+    def arm_of(self, look: Mapping[str, Any]) -> str:
+        """Return the arm whose activations a look's calls met."""
+        return str(self._arms.get((look["arm"], look["seed"]), look["arm"]))
 
     def case_of(self, arm: str) -> Case:
         return self._cases(arm)[0]
@@ -276,7 +283,8 @@ class _RedrawnContent:
         else:
             call = RepeatedBackward(case, case.function, self._given(look), self._seed)
             gradients = Gradients({look["number"]: call.changing})
-            gradients.write_one(look["number"], look["seed"], look["arm"])
+            arm = look["arm"] if case.consumes_incoming else self.arm_of(look)
+            gradients.write_one(look["number"], look["seed"], arm)
         call.restore()
         return Spot(call.inputs, call.incoming, call.named(call()), look["seed"], look["number"])
 
@@ -305,6 +313,12 @@ class _RedrawnContent:
         content = self._content(look, restored.source)
         content.write_one(look["number"], look["seed"], look["arm"])
         case = self.case_of(look["arm"])
+        if (arm := self.arm_of(look)) != look["arm"]:
+            arguments = self._set(look)
+            self._content(look, arguments).write_one(look["number"], look["seed"], arm)
+            both = (plain_inputs(case, each, ())[0] for each in (restored.source, arguments))
+            for tensor, drawn in zip(*both, strict=True):
+                once(tensor.data).copy_(once(drawn.data))
         return Forward(case, case.function, restored)
 
     def is_drawn(self, look: Mapping[str, Any]) -> bool:
