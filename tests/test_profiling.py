@@ -179,6 +179,7 @@ def test_doubled(kopt):
 """
 
 
+@pytest.mark.long
 def test_a_watched_worker_takes_orders_from_a_file_and_ends_as_an_interpreter_does(
     tmp_path: Path,
 ) -> None:

@@ -212,6 +212,7 @@ def test_doubled(kopt):
 """
 
 
+@pytest.mark.long
 def test_a_check_of_gradients_loads_no_symbolic_algebra(tmp_path: Path) -> None:
     """torch's own calls of a backward do, which takes as long as a third of torch's import."""
     (tmp_path / "test_doubled.py").write_text(CASE)

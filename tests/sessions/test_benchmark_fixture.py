@@ -192,7 +192,9 @@ def test_a_campaign_may_consist_of_such_cases(campaign: Project, mode: tuple[str
     assert campaign.head() == head, "a kernel of zeros is fast, and is not committed"
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "words", [SERIAL, pytest.param(TWO_WORKERS, marks=pytest.mark.long)], ids=["serial", "n2"]
+)
 def test_a_campaign_never_decides_without_a_reference(
     campaign: Project, words: tuple[str, ...]
 ) -> None:

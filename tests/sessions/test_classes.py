@@ -98,7 +98,9 @@ def test_paired_a_class_moves_alone_or_at_anothers_cost(fresh: Project) -> None:
     assert faster["candidate"] / faster["incumbent"] == pytest.approx(4 / 3)
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "words", [SERIAL, pytest.param(TWO_WORKERS, marks=pytest.mark.long)], ids=["serial", "n2"]
+)
 def test_a_column_that_is_no_dim_is_refused_at_the_baseline(
     fresh: Project, words: tuple[str, ...]
 ) -> None:

@@ -66,7 +66,9 @@ def test_a_benchmark_that_fails_keeps_the_baseline_open(fresh: Project) -> None:
     assert not (fresh.campaign / "rounds/round-1/artifacts/benchmark_command.log").exists()
 
 
-@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+@pytest.mark.parametrize(
+    "words", [SERIAL, pytest.param(TWO_WORKERS, marks=pytest.mark.long)], ids=["serial", "n2"]
+)
 def test_unknown_target_shapes_list_every_label(fresh: Project, words: tuple[str, ...]) -> None:
     """Also where nothing is left to measure."""
     fresh.edit_manifest(target_shapes=["doubled rows=3 columns=8"])
