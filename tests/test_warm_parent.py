@@ -387,7 +387,7 @@ def test_a_library_that_starts_threads_or_loads_the_project_is_left_to_the_forks
     parent = WarmParent(env, str(tmp_path))
     for unfit in ("threaded", "linked"):
         parent.load([unfit])
-    parent.load(["quiet", "curious", "project"])
+    parent.load(["json", "quiet", "curious", "project"])
     (tmp_path / "conftest.py").write_text(
         "import sys\nwith open('there', 'w') as file:\n"
         f"    file.write(' '.join(sorted({set(LIBRARIES) | {'project'}} & {{*sys.modules}})))\n"
