@@ -30,7 +30,7 @@ Loaded.sets               the judge, which alone says it
 Prepared.engine           the client on the CPU, nobody on a GPU
 Prepared.not_captured     nobody; shown
 Ready.calls               the judge; on a GPU nobody knows the numbers
-Ready.places              nobody; the judge reads what lies there, and nothing else
+Ready.places              nobody; what lies there is judged, and nothing else
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, where what is not read is wrong,
                           nobody on a GPU; the judge judges them beside its own
@@ -180,7 +180,10 @@ class Prepared(OfBlocks):
 
 @dataclass(frozen=True, slots=True)
 class Ready(OfBlocks):
-    """By arm, forward and backward: the calls of a block, and where its results are said to lie."""
+    """By arm, forward and backward: the calls of a block, and where it says what lies where.
+
+    `RESULTS` and `PLACES` of `cases/order.py` say what numbers lie there for each call.
+    """
 
     calls: dict[str, list[int]]
     places: dict[str, list[int]]
