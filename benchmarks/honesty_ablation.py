@@ -47,7 +47,7 @@ GROUPS = {
     "audit": "honesty.audit:audit",
     "replay": "cases.running.steps.fresh_content:by_hand",
     "late": "cases.running.steps.contents:aftermath",
-    "sharing": "honesty.outputs:shared cases.running.steps.contents:recycled",
+    "sharing": "honesty.outputs:shared",
 }
 #: Those of the process that decides, which has no torch; all others are called where kernels run.
 DECIDING = GROUPS["audit"].split()

@@ -61,13 +61,3 @@ def test_no_line_of_a_round_is_wider_than_the_terminal(started: Project) -> None
     ):
         assert f"`{command}`" in text, text
     assert f"`{command}`" in started.verdict(1)["next_step"]
-
-
-def test_a_finding_about_two_cases_is_told_once(started: Project) -> None:
-    """Its text stood in the reason and in two flags that differed in their dB."""
-    started.write(KERNEL, kernel(factor=2.0001))
-    text = section(started)
-    assert re.search(r"REJECTED_OVERFIT \(.+:\s+precision-downgrade\)$", text, re.MULTILINE), text
-    flag = "flag: precision-downgrade: in 2 cases. Fix: compute in the declared precision\n- "
-    assert flag in text and text.count("precision-downgrade") == 2, text
-    assert len(re.findall(r"^- test_doubled\S+: out has ", text, re.MULTILINE)) == 2, text
