@@ -190,7 +190,7 @@ class Holding(Watched):
 
     def write(self, address: int, content: bytes) -> None:
         self.seen.append("write")
-        self.memory[address] = content
+        self.memory[address] = content + self.memory[address][len(content) :]
 
 
 #: Where they lie.
@@ -207,12 +207,12 @@ def test_a_block_of_one_call_is_brought_what_the_other_process_drew() -> None:
     laps = blocks.singles()
     assert new.memory[INPUT] == old.memory[INPUT] == b"others"
     text = " ".join(new.seen)
-    assert text.count("Write stop write clock Time go") == sum(len(lap) for lap in laps) // 2
+    assert text.count("Write stop clock write Time go") == sum(len(lap) for lap in laps) // 2
     assert "write" in old.seen, "both find them in no cache of their own"
     brought = [block for block in blocks.looked_at if block.content]
     assert [(block.arm, block.content) for block in brought] == [(CANDIDATE, ALONE)]
     new.memory[ROW] = new.memory[ROW][:-8] + array("Q", [5]).tobytes()
-    with pytest.raises(ChildDied, match="input values cannot be written: they take other memory"):
+    with pytest.raises(ChildDied, match="input values cannot be brought: they take other memory"):
         blocks.singles()
 
 

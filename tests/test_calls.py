@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.order import Depth
-from pytest_kopt.cases.running import check, execution, timing
+from pytest_kopt.cases.running import check, timing
 from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.switches import switches_kept
@@ -81,8 +81,6 @@ def counted(
         clock.spend(seconds)
         return 2 * x
 
-    # Where torch's compiler is loaded, one call more tells whether a kernel uses it.
-    patch.setattr(execution, "_COMPILED", ("no.module", ""))
     with counting(patch, parts):
         outcome = run_case(case_of(kernel), plain_bench(depth=depth))
     assert outcome.result.check == "PASS", outcome.result.diagnosis

@@ -41,9 +41,9 @@ Choices = dict[str, dict[str, str]]
 #: The directions of an arm's blocks, in their order.
 WAYS = ("forward", "backward")
 #: Of a timed call as many results at most are written down as the first says: how many there are,
-#: then the address and the bytes of each, in numbers as the second says. The last three say where
-#: these stand of the tensors that the call finds, how many it may not write to but for weights, and
-#: how many there are; the former come first.
+#: then the address and the bytes of each, in numbers as the second says. The last three are the
+#: address of such pairs of the call's inputs, how many of these are activations, and how many there
+#: are. Activations come first, then weights, then all others.
 RESULTS, PLACES = 8, 1 + 8 * 2 + 3
 
 

@@ -30,7 +30,8 @@ Loaded.sets               the judge, which alone says it
 Prepared.engine           the client on the CPU, nobody on a GPU
 Prepared.not_captured     nobody; shown
 Ready.calls               the judge; on a GPU nobody knows the numbers
-Ready.places              nobody; what lies there is judged, and nothing else
+Ready.places              nobody; the results and inputs that lie there are judged, and no others;
+                          input values are brought there
 Timed.ms                  the system on the CPU, on a GPU the client's clock as a witness
 HandedOver.looks          memory that the client reads on the CPU, where what is not read is wrong,
                           nobody on a GPU; the judge judges them beside its own

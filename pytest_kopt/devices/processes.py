@@ -244,9 +244,13 @@ class Inspected:
 
     def write(self, address: int, content: bytes) -> None:
         """Write into its memory; OSError where nothing is mapped, or it must not be written."""
-        with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
-            if os.pwrite(memory.fileno(), content, address) < len(content):
-                raise OSError(f"{len(content)} bytes cannot be written")
+        try:
+            with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
+                written = os.pwrite(memory.fileno(), content, address)
+        except OverflowError:
+            raise OSError(f"there is no address {address}") from None
+        if written < len(content):
+            raise OSError(f"{len(content)} bytes cannot be written")
 
     def is_readable(self) -> bool:
         """Say whether this process may read the memory of that one."""

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, WEIGHT_BITS
@@ -27,6 +27,8 @@ _FOLLOWERS, _KEPT_SEEDS = (INCUMBENT, PLACEBO, ALONE), 2
 #: Laps of blocks of one call, over all cases but at least two in each, and the calls of the block
 #: in front of each.
 _SINGLE_LAPS, _WARMING = 6, 3
+#: Of more bytes an input is not brought from one process to another.
+_MOST_BROUGHT = 1 << 28
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
@@ -259,14 +261,13 @@ class Blocks:
         old = ALONE if ALONE in self.arms else INCUMBENT
         if self.arms[old] is self.arms[CANDIDATE]:
             return []
-        process, content = self.arms[old].inspected, ""
-        if self._places and process:
-            content = old if all(brought(process, place) for place in self._places[old]) else ""
+        content = old if self._can_bring(old) else ""
 
         def single(arm: str, seed: int) -> BlockTime:
-            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
             if arm == CANDIDATE and content:
                 self.run(old, seed, first=1, content=content)
+            # Right before the call, for both: what ran between would leave them other caches.
+            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
             return self.run(arm, seed, first=1, content=content)
 
         laps = max(2, math.ceil(_SINGLE_LAPS / self._cases))
@@ -333,24 +334,45 @@ class Blocks:
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         return place if place < _LOOKS else None
 
+    def _can_bring(self, arm: str) -> bool:
+        """Say whether the activations of an arm can be brought, here to where they lie."""
+        process = self.arms[arm].inspected
+        if self._places is None or process is None:
+            return False
+        try:
+            for place in self._places[arm]:
+                if not (activations := brought(process, place)):
+                    return False
+                for address, size in activations:
+                    if size > _MOST_BROUGHT:
+                        return False
+                    process.write(address, process.read(address, min(size, 1)))
+        except OSError:
+            return False
+        return True
+
     def _bring(self, content: str, arm: str, way: int) -> None:
         """Write the activations that an arm has met into another's first call, or its own again.
 
-        No process can take part in that but by ending.
+        No process can take part in that but by ending. A process that is in the way ends.
         """
         assert self._places is not None
-        source, target = self.arms[content].inspected, self.arms[arm].inspected
+        source, target = self.arms[content], self.arms[arm]
+        if source.inspected is None or target.inspected is None:
+            return
+        failing = source
         try:
-            if source is not None and target is not None:
-                met = brought(source, self._places[content][way])
-                places = brought(target, self._places[arm][way])
-                if [size for _, size in met] != [size for _, size in places]:
-                    raise OSError("they take other memory")
-                for (read_at, size), (address, _) in zip(met, places, strict=True):
-                    target.write(address, source.read(read_at, size))
+            met = brought(source.inspected, self._places[content][way])
+            values = [source.inspected.read(address, size) for address, size in met]
+            failing = target
+            places = brought(target.inspected, self._places[arm][way])
+            if [size for _, size in met] != [size for _, size in places]:
+                raise OSError("they take other memory")
+            for (address, _), content_of in zip(places, values, strict=True):
+                target.inspected.write(address, content_of)
         except OSError as error:
-            self.arms[arm].kill()
-            raise ChildDied(f"its input values cannot be written: {error}") from None
+            failing.kill()
+            raise ChildDied(f"input values cannot be brought: {error}") from None
 
     def _look(self, arm: str, seed: int) -> BlockTime:
         """Run an arm's calls once on content of its own, and have one of them kept."""
@@ -384,11 +406,11 @@ class Blocks:
                 if running := sibling.inspected:
                     with suppress(OSError):
                         others.enter_context(running.stopped())
-            process = child.inspected
-            with process.stopped() if bring and process else nullcontext():
+            with ExitStack() as meanwhile:
+                # It stands still.
+                before = _spent_ms(child, meanwhile if bring else None)
                 if bring:
                     bring()
-                before = _spent_ms(child)
                 child.send(Time())
             child.expect(Timed)
             after = None if before is None else _spent_ms(child, still)

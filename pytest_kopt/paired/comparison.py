@@ -125,7 +125,9 @@ class Comparison:
 
     @property
     def untried(self) -> str:
-        """Why inputs near the cases show nothing of the candidate, "" where they do."""
+        """Why nobody knows whether results of the candidate are right, "" where that is known."""
+        if why := next((lane.why_unjudged for lane in self._lanes if lane.why_unjudged), ""):
+            return f"results of timed calls could not be judged: {why}"
         unloaded = [nodeid for lane in self._lanes for nodeid in lane.unloaded_nearby]
         return f"{unloaded[0]}: no process could load it to try near inputs" if unloaded else ""
 
@@ -249,6 +251,7 @@ class Lane:
         self.held_seconds = 0.0
         #: Those that have postponed what is to be judged.
         self._unjudged: list[Runner] = []
+        self.why_unjudged = ""
         self.tried: list[Tried] = []
         #: What the candidate was seen to change or to return while shapes nearby were tried.
         self.caught: list[Finding] = []
@@ -345,13 +348,13 @@ class Lane:
             self.death_nearby = self._death(died)
 
     def judge_postponed(self) -> None:
-        """Have judged what replicates left; NotComparable where no process can do so any more."""
+        """Have judged what replicates left; `why_unjudged` says why no process could."""
         while self._unjudged:
             runner = self._unjudged.pop()
             try:
                 runner.judge_postponed()
             except Refused as reason:
-                raise NotComparable(str(reason)) from reason
+                self.why_unjudged = str(reason)
             finally:
                 self.tried += runner.tried
 

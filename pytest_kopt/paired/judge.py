@@ -12,7 +12,6 @@ import secrets
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -41,6 +40,8 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 _Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, CaseFinished)
 #: Of a larger result nothing is read, of a larger input a piece that begins at a multiple.
 _MOST_BYTES, _PIECE, _STEP = 1 << 28, 1 << 18, 16
+#: Of each byte another one.
+_INVERTED = bytes(range(255, -1, -1))
 #: A call has no more inputs than this.
 _MOST_INPUTS = 1 << 16
 
@@ -255,9 +256,12 @@ class _CallMemory(NamedTuple):
     later: list[bytes]
 
     def see_later(self, process: Inspected) -> None:
-        """Read the results again: of a large one a piece, and all where that differs."""
+        """Read the results again: of a large one a piece, and all where that differs.
+
+        Results that nobody can read any more count as changed: their process holds honest ones.
+        """
         results = [*zip(self.addresses, self.results, strict=True)]
-        with suppress(OSError):
+        try:
             for address, before in results:
                 start, size = _piece_of(len(before))
                 if address and process.read(address + start, size) != before[start : start + size]:
@@ -265,6 +269,8 @@ class _CallMemory(NamedTuple):
                         process.read(at, len(was)) if at else was for at, was in results
                     ]
                     return
+        except OSError:
+            self.later[:] = [was.translate(_INVERTED) if at else was for at, was in results]
 
 
 def _piece_of(size: int) -> tuple[int, int]:
@@ -285,9 +291,11 @@ def _memory_of(process: Inspected, places: int, call: int) -> _CallMemory | None
                     process.read(address, min(size, _MOST_BYTES)) if size else b""
                 )
                 memory.addresses.append(address)
-            inputs = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
+            inputs, read = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS)), 0
             for address, size in zip(inputs[::2], inputs[1::2], strict=True):
                 start, length = _piece_of(size)
+                if (read := read + length) > _MOST_BYTES:
+                    return None
                 memory.inputs.append(process.read(address + start, length))
                 memory.pieces.append((size, start, length))
                 # The next block writes its content over a result that lies in an input.

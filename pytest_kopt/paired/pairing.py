@@ -102,8 +102,8 @@ class Criteria:
     With `reached_only` cases that the change does not reach are not in the verdict. The final
     comparison measures the other operating point whatever it decides, and at length. Without
     `examines` the rule alone decides, as another comparison follows if it keeps the version.
-    `doubt_of_best` says why the current best is not as fast as when it was accepted. It takes that
-    version's milliseconds a call by node id, and the gain over it in all cases, a log-ratio.
+    `doubt_of_best` says what the candidate lacks next to the baseline. It takes the current best's
+    milliseconds a call by node id, and the gain over it in all cases, a log-ratio.
     """
 
     metrics: Sequence[Metric]

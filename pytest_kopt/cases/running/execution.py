@@ -34,9 +34,8 @@ from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
-#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things, and of a
-#: function that torch has compiled.
-LAUNCHED, _COMPILED = (INTERPRETER, "__call__"), ("torch._dynamo.eval_frame", "")
+#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things.
+LAUNCHED = INTERPRETER, "__call__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +259,6 @@ def watch_frames(where: tuple[str, str]) -> Iterator[SimpleNamespace]:
         return
     with profile_hook(hook) as put_back:
         yield watch
-
-
-def runs_compiled(call: Callable[[], object]) -> bool:
-    """Say whether a call runs a function that torch has compiled; calls where one may be."""
-    if _COMPILED[0] not in sys.modules:
-        return False
-    with watch_frames(_COMPILED) as watch:
-        call()
-    return bool(watch.seen)
 
 
 def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

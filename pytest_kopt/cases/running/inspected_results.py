@@ -44,9 +44,9 @@ _BELOW_OTHER_DB, _EXACT_DB = 16.0, 60.0
 _FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
-#: By so many roundings of its dtype an input may differ that two processes draw, and so many bytes
-#: its elements may have.
-_ROUNDING, _WIDEST = 16, 8
+#: By so many roundings of its dtype an input may differ that two processes draw, at most by a share.
+#: Its elements have so many bytes at most.
+_ROUNDING, _MOST_ROUNDED, _WIDEST = 16, 2**-6, 8
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
 #: What is handed over of a look: what its call gave, and what one on the same content gave
@@ -362,26 +362,34 @@ def in_memory(
 def plain_inputs(
     case: Case, arguments: Sequence[Any], gradients: Sequence[Any]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Return the plain tensors that a call finds: activations, weights, and what it may write to.
+    """Return the tensors in memory that a call finds: activations, weights, and all others.
 
-    A backward is given incoming gradients as well.
+    The first two are plain. The others are those that it may write to, and what is not plain. A
+    backward is given incoming gradients as well.
     """
     kinds: tuple[list[torch.Tensor], ...] = [], [], []
-    activations, weights, written = kinds
+    activations, weights, others = kinds
     for place, argument in enumerate(arguments):
         kind = 2 if place in case.rewritten else place in case.weights
-        kinds[kind].extend(filter(_is_plain, tensors(argument)))
-    incoming = written if case.consumes_incoming else activations
-    incoming.extend(filter(_is_plain, tensors(gradients)))
-    return activations, weights, written
+        for tensor in filter(_is_stored, tensors(argument)):
+            kinds[kind if _is_plain(tensor) else 2].append(tensor)
+    incoming = others if case.consumes_incoming else activations
+    for tensor in filter(_is_stored, tensors(gradients)):
+        (incoming if _is_plain(tensor) else others).append(tensor)
+    return activations, weights, others
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_stored(tensor: torch.Tensor) -> bool:
     """Say whether a tensor's elements lie in memory of this process as its strides say."""
     is_own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
     is_here = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    is_stored = not (tensor.is_conj() or tensor.is_neg()) and tensor.element_size() <= _WIDEST
-    return is_own and is_here and is_stored and tensor.numel() > 0
+    return is_own and is_here and tensor.numel() > 0
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether the bits of a tensor that is stored are its numbers."""
+    is_odd = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    return not is_odd and tensor.element_size() <= _WIDEST
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
@@ -424,16 +432,18 @@ def _piece(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, t
     place = slice(start // width, (start + size) // width)
     count = span_bytes(tensor) // width
     is_own = torch.full((count,), count == tensor.numel())
-    if count > tensor.numel():
+    if count != tensor.numel():
         is_own.as_strided(tensor.shape, tensor.stride()).fill_(True)
     return tensor.detach().as_strided((count,), (1,))[place], is_own[place]
 
 
 def _is_rounded(stored: torch.Tensor, drawn: torch.Tensor) -> bool:
+    if drawn.is_complex():
+        stored, drawn = torch.view_as_real(stored), torch.view_as_real(drawn)
     if not drawn.is_floating_point():
         return drawn.numel() == 0
     error = torch.linalg.vector_norm(stored.double() - drawn.double())
-    rounding = _ROUNDING * torch.finfo(drawn.dtype).eps
+    rounding = min(_ROUNDING * torch.finfo(drawn.dtype).eps, _MOST_ROUNDED)
     return bool(error <= rounding * torch.linalg.vector_norm(drawn.double()))
 
 

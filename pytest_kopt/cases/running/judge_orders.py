@@ -219,8 +219,8 @@ def _wrong(
                     return [_WROTE]
                 if memory["later"]:
                     end = {**memory, "file": memory["later"]}
-                    left = in_memory(look, end, answer.results, looked_at.secret) or {}
-                    if not all(same_bits(left[name], held[name]) for name in held):
+                    left = in_memory(look, end, answer.results, looked_at.secret)
+                    if left is None or not all(same_bits(left[name], held[name]) for name in held):
                         return [_OVERWRITTEN]
                 spot = replace(spot, results={**spot.results, **held})
             drawn = judged_elements(look, looked_at.secret)

@@ -66,7 +66,7 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
     seed = checking.seeds["disturb"]
     first, expected, before = None, None, checking.expected
     calls = differing = wrong = 0
-    share = 0.0
+    share, is_early = 0.0, False
     shareable = checking.candidate.shareable_memory(checking.used)
     held, taken, nbytes = list[Sequence[torch.Tensor]](), set[int](), 0
     end = time.perf_counter() + _SECONDS
@@ -92,6 +92,8 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
             continue
         else:
             differing += 1
+            # Of the current best more calls may not have been made.
+            is_early |= calls <= _STABLE
             share = max(share, _differing_share(first, results))
         wrong += not all(comparison.passed for comparison in checking.judged(run))
     # Results of steps before and after it are not judged by this one's.
@@ -110,7 +112,8 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
     elif differing:
         was_stable = checking.bench.frozen(case.nodeid).bitwise_stable
         owed = "the case is declared deterministic" if case.deterministic else ""
-        owed = owed or ("the current best's calls all gave equal bits" if was_stable else "")
+        if was_stable and is_early:
+            owed = owed or "the current best's calls all gave equal bits"
         yield Finding(
             "not-deterministic" if owed else "other-bits",
             f"not deterministic: {differing} of {calls} calls differ, in up to {100 * share:.2g} % "
