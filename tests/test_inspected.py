@@ -72,6 +72,8 @@ def test_what_is_written_into_a_stopped_process_is_what_it_finds(start: Start) -
     assert other.read(address + 1, 6) == b"KERNEL"
     with pytest.raises(OSError, match="Input/output error"):
         other.write(8, b"kernel")
+    with pytest.raises(OSError, match="there is no address"):
+        other.write((1 << 64) - 1, b"kernel")
 
 
 def test_it_stands_still_until_the_last_that_asked_for_it_is_through(start: Start) -> None:

@@ -44,7 +44,7 @@ _BELOW_OTHER_DB, _EXACT_DB = 16.0, 60.0
 _FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
-#: By so many roundings of its dtype an input may differ that two processes draw, at most by a share.
+#: By so many roundings of its dtype an input may differ that two processes draw, or by a share.
 #: Its elements have so many bytes at most.
 _ROUNDING, _MOST_ROUNDED, _WIDEST = 16, 2**-6, 8
 #: What JSON carries as it is.
