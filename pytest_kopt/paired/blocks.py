@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, WEIGHT_BITS
 from pytest_kopt.cases.protocol import Keep, Time, Write
@@ -340,16 +341,12 @@ class Blocks:
         if self._places is None or process is None:
             return False
         try:
-            for place in self._places[arm]:
-                if not (activations := brought(process, place)):
-                    return False
-                for address, size in activations:
-                    if size > _MOST_BROUGHT:
-                        return False
-                    process.write(address, process.read(address, min(size, 1)))
+            ways = [brought(process, place) for place in self._places[arm]]
+            for address, size in chain(*ways):
+                process.write(address, process.read(address, min(size, 1)))
         except OSError:
             return False
-        return True
+        return all(ways) and all(size <= _MOST_BROUGHT for _, size in chain(*ways))
 
     def _bring(self, content: str, arm: str, way: int) -> None:
         """Write the activations that an arm has met into another's first call, or its own again.

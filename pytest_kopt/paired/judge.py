@@ -291,8 +291,8 @@ def _memory_of(process: Inspected, places: int, call: int) -> _CallMemory | None
                     process.read(address, min(size, _MOST_BYTES)) if size else b""
                 )
                 memory.addresses.append(address)
-            inputs, read = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS)), 0
-            for address, size in zip(inputs[::2], inputs[1::2], strict=True):
+            read = 0
+            for address, size in _inputs(process, row):
                 start, length = _piece_of(size)
                 if (read := read + length) > _MOST_BYTES:
                     return None
@@ -312,11 +312,16 @@ def brought(process: Inspected, places: int) -> list[tuple[int, int]]:
     None of them where another input lies among them. OSError where they cannot be read.
     """
     row = _numbers(process, places, 0, PLACES)
-    numbers = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
-    inputs = [*zip(numbers[::2], numbers[1::2], strict=True)]
+    inputs = _inputs(process, row)
     activations, unlike = inputs[: row[-2]], inputs[row[-2] :]
     is_mixed = any(a < b + n and b < a + size for a, size in activations for b, n in unlike)
     return [] if is_mixed else activations
+
+
+def _inputs(process: Inspected, row: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the addresses and bytes of a call's inputs, to which its row leads."""
+    numbers = _numbers(process, row[-3], 0, 2 * min(row[-1], _MOST_INPUTS))
+    return [*zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def _numbers(process: Inspected, address: int, row: int, count: int) -> array[int]:
