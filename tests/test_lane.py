@@ -13,6 +13,7 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.runner import ONE_PROCESS, TWO_PROCESSES, Died
@@ -35,6 +36,7 @@ class Carrier:
         self.how, self.number = how, number
         self.held_seconds = 0.5
         self.tried: list[object] = []
+        self.postponed: list[object] = []
         self.has_company = False
         self.witnessed: float | None = None
         self.has_ended = False
@@ -80,10 +82,22 @@ class Starting:
 
     def start_judge(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
-        return SimpleNamespace(has_died=False, kill=quiet, end=quiet)
+        judging: dict[str, Any] = {
+            "await_loaded": lambda nodeid: None,
+            "tried_in": lambda looks: [],
+        }
+        return SimpleNamespace(has_died=False, kill=quiet, end=quiet, **judging)
 
     def fall_back(self, how: str, refused: Refused) -> None:
         self.fell_back.append(refused)
+
+
+class Losing(Carrier):
+    """Leaves what it looked at to be judged later."""
+
+    def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
+        self.postponed = [SimpleNamespace(nodeid=nodeid) for nodeid in ids]
+        return super().measure(ids, *rest)
 
 
 class Gaining(Carrier):
@@ -286,3 +300,43 @@ def test_the_runner_that_rests_gives_its_memory_to_what_lacks_it_near_the_shapes
     monkeypatch.setattr(arms, "start_nearby", start_nearby)
     lane.try_nearby()
     assert tried == [True, False]
+
+
+@pytest.mark.parametrize("why", ["", "it cannot be loaded"])
+def test_what_a_lost_case_gave_is_judged_once_and_after_the_replicates(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", Losing)
+    judged = list[str]()
+
+    def tried_in(looks: Any) -> list[Tried]:
+        judged.append(looks.nodeid)
+        if why:
+            raise Refused(why)
+        return [Tried(looks.nodeid, "renewed", {}, {})]
+
+    lane = lane_of(Starting())
+    lane.measure(2)
+    judge: Any = lane._judge
+    judge.tried_in = tried_in
+    assert not judged
+    lane.judge_postponed()
+    assert sorted(judged) == sorted(IDS * 2)
+    assert lane.why_unjudged == why and len(lane.tried) == (0 if why else 2 * len(IDS))
+    lane.judge_postponed()
+    assert len(judged) == 2 * len(IDS)
+
+
+def test_what_a_judge_that_died_was_to_judge_is_judged_by_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its folder has the files of it, and goes with it."""
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", Losing)
+    lane = lane_of(Starting())
+    lane.measure(1)
+    judge: Any = lane._judge
+    judge.has_died = True
+    assert not lane.why_unjudged
+    lane.measure(1)
+    lane.judge_postponed()
+    assert "died" in lane.why_unjudged and not lane.tried

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -54,10 +55,10 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure import choice
 from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallBlock, WallEngine
-from pytest_kopt.paired.judge import Refused
+from pytest_kopt.paired.judge import Caught, Judge, Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, compare
-from pytest_kopt.paired.runner import Caught, Died, Runner
+from pytest_kopt.paired.runner import Died, Runner
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import ChildDied
 from pytest_kopt.processes.sites import Place
@@ -312,12 +313,14 @@ def replica_on(device: Device, **judged: Any) -> tuple[Runner, list[_Child]]:
         ),
     )
     known = Loaded(sets=[3])
-    judge = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: known)
+    judge: Any = SimpleNamespace(folder=None, load=lambda i: None, await_loaded=lambda i: known)
     vars(judge).update({"findings_in": lambda looks: [], **judged})
+    judge.tried_in = partial(Judge.tried_in, judge)
+    judge.tried_in_memory = partial(Judge.tried_in_memory, judge)
     made = Runner(
         cast("Any", {child.arm: child for child in children}),
         Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
-        cast("Any", judge),
+        judge,
         cast("Any", children[0]),
     )
     return made, children
@@ -401,11 +404,11 @@ def test_results_of_a_case_that_loses_are_judged_only_if_the_version_would_be_ke
         assert not read
         # Its process has ended by now.
         shutil.rmtree(scratch)
+        (looks,) = made.postponed
         with judged:
-            made.judge_postponed()
+            made._judge.tried_in(looks)
     assert read == ["as handed over", "nobody's"]
     assert (tmp_path / "elsewhere").exists(), "no file of others is moved"
-    made.judge_postponed()
 
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:

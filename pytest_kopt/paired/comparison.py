@@ -17,6 +17,7 @@ import pytest
 
 from pytest_kopt.cases.details import tuning_flags
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, WorkerOrders
+from pytest_kopt.cases.protocol import Looks
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, LOOKS
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import (
@@ -27,9 +28,9 @@ from pytest_kopt.honesty.nearby_shapes import (
     untried,
 )
 from pytest_kopt.paired.arms import Arms, NotComparable, Versions
-from pytest_kopt.paired.judge import Judge, Refused
+from pytest_kopt.paired.judge import Caught, Judge, Refused
 from pytest_kopt.paired.nearby import Nearby
-from pytest_kopt.paired.runner import TWO_PROCESSES, Caught, Runner
+from pytest_kopt.paired.runner import TWO_PROCESSES, Runner
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, Children, why_open
 from pytest_kopt.processes.sites import Place, Site
@@ -249,8 +250,8 @@ class Lane:
         #: By case, how the versions could not be held to try shapes nearby, "" where these are.
         self._nearby_tried: dict[str, str] = {}
         self.held_seconds = 0.0
-        #: Those that have postponed what is to be judged.
-        self._unjudged: list[Runner] = []
+        #: What was looked at where the candidate lost: it is judged if the version would be kept.
+        self._postponed: list[Looks] = []
         self.why_unjudged = ""
         self.tried: list[Tried] = []
         #: What the candidate was seen to change or to return while shapes nearby were tried.
@@ -349,14 +350,14 @@ class Lane:
 
     def judge_postponed(self) -> None:
         """Have judged what replicates left; `why_unjudged` says why no process could."""
-        while self._unjudged:
-            runner = self._unjudged.pop()
-            try:
-                runner.judge_postponed()
-            except Refused as reason:
-                self.why_unjudged = str(reason)
-            finally:
-                self.tried += runner.tried
+        with self._progress.during("judge", "judge"):
+            while self._judge is not None and self._postponed:
+                looks = self._postponed.pop()
+                try:
+                    self._judge.await_loaded(looks.nodeid)
+                    self.tried += self._judge.tried_in(looks)
+                except Refused as reason:
+                    self.why_unjudged = str(reason)
 
     def abandon(self) -> None:
         """End all processes, from whatever thread."""
@@ -414,7 +415,7 @@ class Lane:
         self._await_leaving()
         try:
             cases = runner.measure(ids, self._arms.random, turns, to_witness)
-            self._unjudged.append(runner)
+            self._postponed += runner.postponed
             return cases
         finally:
             self.held_seconds += runner.held_seconds
@@ -485,6 +486,10 @@ class Lane:
         self._runners = []
 
     def _end_judge(self) -> None:
+        """End the judge, whose folder has the files of what was postponed."""
+        if self._postponed:
+            self.why_unjudged = "the process that judges died"
+            self._postponed.clear()
         if self._judge is not None:
             self._judge.end()
             self._judge = None

@@ -38,8 +38,7 @@ from pytest_kopt.devices.states import BOOST
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.judge import Refused
-from pytest_kopt.paired.runner import Caught
+from pytest_kopt.paired.judge import Caught, Refused
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Replicates, best_ms, pairs_of
 from pytest_kopt.processes.child import MAX_DEATHS
 

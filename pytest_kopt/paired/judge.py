@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_kopt.cases.order import PLACES, RESULTS
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACES, RESULTS
 from pytest_kopt.cases.protocol import (
     JudgeLooks,
     Leave,
@@ -35,6 +35,7 @@ from pytest_kopt.cases.replies import (
 )
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
 _Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, CaseFinished)
@@ -46,8 +47,25 @@ _INVERTED = bytes(range(255, -1, -1))
 _MOST_INPUTS = 1 << 16
 
 
+#: What it finds in a result that the reference's gate lets pass.
+_BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
+
+
 class Refused(Exception):
     """A process could not do what it was asked for."""
+
+
+class Caught(Exception):
+    """The candidate gave itself away while it was timed; `findings` say how.
+
+    `accuses` says that a fresh process of it is right for the same inputs: then a wrong value is no
+    mistake.
+    """
+
+    def __init__(self, findings: Sequence[Finding], *, accuses: bool = False) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = tuple(findings)
+        self.accuses = accuses
 
 
 class Judge(Children):
@@ -113,6 +131,29 @@ class Judge(Children):
         self._loaded, self._is_arm = None, True
         self._wait(Loaded)
         return child
+
+    def tried_in(self, looks: Looks) -> list[Tried]:
+        """Judge the calls of a case that was waited for; return what the candidate is wrong for.
+
+        Caught where a wrong result is the doing of the timed process, or is less exact than the
+        current best's. Wrong in any process is what other inputs would show, unless the case
+        excludes them. Refused where it cannot judge.
+        """
+        if not (wrong := self.findings_in(looks)):
+            return []
+        if self.accuses(looks):
+            raise Caught(wrong, accuses=True)
+        if wrong[0].check in _BELOW_THE_BEST:
+            raise Caught(wrong)
+        return _wrong_inputs(looks.nodeid, wrong[0])
+
+    def tried_in_memory(self, looks: Looks) -> list[Tried]:
+        """Judge what memory held of calls that their process does not hand over any more."""
+        looks = self.answered(looks)
+        if not (wrong := self.findings_in(looks)):
+            return []
+        self.confirm(looks)
+        return _wrong_inputs(looks.nodeid, wrong[0])
 
     def findings_in(self, looks: Looks) -> list[Finding]:
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""
@@ -185,6 +226,13 @@ class Judge(Children):
             # It still has the case, without the arm that it was to load.
             raise Refused(f"{nodeid}: {why}")
         return reply
+
+
+def _wrong_inputs(nodeid: str, wrong: Finding) -> list[Tried]:
+    """Return that the candidate is wrong for what blocks met, unless the case excludes it."""
+    outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+    why = {CANDIDATE: wrong.message}
+    return [Tried(nodeid, "renewed", {}, outcomes, why)] if wrong.rejects else []
 
 
 @dataclass(slots=True)

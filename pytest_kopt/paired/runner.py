@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, UNEVEN, WAYS
+from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS
 from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare
 from pytest_kopt.cases.replies import (
     CannotLoad,
@@ -31,17 +31,15 @@ from pytest_kopt.decide.case_verdict import Same
 from pytest_kopt.devices.conditions import Steadily
 from pytest_kopt.devices.states import BOOST, SUSTAINED
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.blocks import AT_LENGTH, Blocks
-from pytest_kopt.paired.judge import Judge, Refused
+from pytest_kopt.paired.judge import Caught, Judge, Refused
 from pytest_kopt.paired.samples import PAIRS, CaseQuads
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.sameness.launch_recording import differences_later
 
-#: What the judge finds in a result that the reference's gate lets pass.
-_BELOW_THE_BEST = ("precision-downgrade", "output-dtype")
 _OTHER_ARMS = "other arms or directions than its case has"
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _Kind = TypeVar("_Kind")
@@ -66,19 +64,6 @@ class Died(Refused):
     def __init__(self, why: str, how: str, case: str = "") -> None:
         super().__init__(why)
         self.how, self.case = how, case
-
-
-class Caught(Exception):
-    """The candidate gave itself away while it was timed; `findings` say how.
-
-    `accuses` says that a fresh process of it is right for the same inputs: then a wrong value is no
-    mistake.
-    """
-
-    def __init__(self, findings: Sequence[Finding], *, accuses: bool = False) -> None:
-        super().__init__("; ".join(map(str, findings)))
-        self.findings = tuple(findings)
-        self.accuses = accuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +108,7 @@ class Runner(Children):
         self.held_seconds = 0.0
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
         self.tried: list[Tried] = []
-        #: What was looked at in cases in which the candidate lost, and is not judged yet.
+        #: What was looked at in cases in which the candidate lost, and is still to be judged.
         self.postponed: list[Looks] = []
 
     @property
@@ -159,7 +144,7 @@ class Runner(Children):
         )
         cases: dict[str, CaseQuads] = {}
         nodeid = None
-        self.held_seconds, self.tried = 0.0, []
+        self.held_seconds, self.tried, self.postponed = 0.0, [], []
         try:
             if not self._has_collected:
                 with self._during("start"):
@@ -177,7 +162,9 @@ class Runner(Children):
                 if self._loses(cases[nodeid]):
                     self.postponed += looked_at
                 else:
-                    self._judge_all(looked_at)
+                    with self._during("judge"):
+                        for looks in looked_at:
+                            self.tried += self._judge.tried_in(looks)
                 if not cases[nodeid].same:
                     with self._during("settle"):
                         for child in self.children:
@@ -190,22 +177,10 @@ class Runner(Children):
             raise Died(why, str(death), nodeid or "" if is_candidates else "") from None
         return cases
 
-    def judge_postponed(self) -> None:
-        """Have judged what a version that loses need not be asked for; raises as `measure` does."""
-        self.tried, looked_at, self.postponed = [], self.postponed, []
-        for looks in looked_at:
-            self._judge.await_loaded(looks.nodeid)
-            self._judge_all([looks])
-
     def _loses(self, case: CaseQuads) -> bool:
         """Say whether the candidate loses in a case whose results the judge can read later on."""
         is_timed = CANDIDATE in case.quads and case.ratio("step") < 0
         return is_timed and self._judge.folder is not None
-
-    def _judge_all(self, looked_at: Sequence[Looks]) -> None:
-        with self._during("judge"):
-            for looks in looked_at:
-                self._have_judged(looks)
 
     def _ask(self, nodeid: str) -> None:
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
@@ -421,32 +396,7 @@ class Runner(Children):
         )
         # What nobody can judge decides nothing: the replica is measured again.
         with suppress(Refused):
-            looks = self._judge.answered(looks)
-            if wrong := self._judge.findings_in(looks):
-                self._judge.confirm(looks)
-                self._put_down(looks.nodeid, wrong[0])
-
-    def _have_judged(self, looks: Looks) -> None:
-        """Have the judge judge what was looked at.
-
-        Caught where a wrong result is the doing of the timed process, or is less exact than the
-        current best's. Wrong in any process is what other inputs would show, unless the case
-        excludes them.
-        """
-        if not (wrong := self._judge.findings_in(looks)):
-            return
-        if self._judge.accuses(looks):
-            raise Caught(wrong, accuses=True)
-        if wrong[0].check in _BELOW_THE_BEST:
-            raise Caught(wrong)
-        self._put_down(looks.nodeid, wrong[0])
-
-    def _put_down(self, nodeid: str, wrong: Finding) -> None:
-        """Put down that the candidate is wrong for what blocks met, unless the case excludes it."""
-        if wrong.rejects:
-            outcomes: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-            why = {CANDIDATE: wrong.message}
-            self.tried.append(Tried(nodeid, "renewed", {}, outcomes, why))
+            self.tried += self._judge.tried_in_memory(looks)
 
 
 def _wait(child: Child, kind: type[_Kind]) -> _Kind:

@@ -14,8 +14,8 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent, student_qua
 from pytest_kopt.decide.known_noise import MOST
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.judge import Caught
 from pytest_kopt.paired.noise import Scatter
-from pytest_kopt.paired.runner import Caught
 from pytest_kopt.paired.samples import CaseQuads, measured_under
 from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.trees import Trees

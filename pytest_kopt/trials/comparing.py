@@ -33,10 +33,10 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
-from pytest_kopt.paired.judge import Refused
+from pytest_kopt.paired.judge import Caught, Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, compare, no_doubt
-from pytest_kopt.paired.runner import Caught, Died
+from pytest_kopt.paired.runner import Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.trials import judging

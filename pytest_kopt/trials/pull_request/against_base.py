@@ -28,9 +28,10 @@ from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import NotComparable, Versions
+from pytest_kopt.paired.judge import Caught
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
-from pytest_kopt.paired.runner import Caught, Died
+from pytest_kopt.paired.runner import Died
 from pytest_kopt.processes.launched import scratch
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.sameness.sources import differing

@@ -35,9 +35,10 @@ from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.judge import Caught
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, series_of
-from pytest_kopt.paired.runner import Caught, Unloadable
+from pytest_kopt.paired.runner import Unloadable
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.sameness.sources import differing
 from pytest_kopt.schema.metrics import parse_primary
