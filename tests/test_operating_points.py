@@ -182,7 +182,7 @@ class Starting:
         return SimpleNamespace(
             folder=None,
             has_died=False,
-            findings_in=lambda looks: [],
+            tried_in=lambda looks: [],
             load=lambda nodeid: None,
             await_loaded=lambda nodeid: loaded,
             load_alone=lambda seed: Process(self._gpu, [ALONE]),
