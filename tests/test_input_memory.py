@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.running.inspected_results import is_as_drawn, plain_inputs, span_bytes
+from pytest_kopt.honesty.renewal import poisoned_allocations
 
 Tensor = torch.Tensor
 FP8 = torch.float8_e4m3fn
@@ -67,6 +68,19 @@ def test_an_input_may_be_rounded_otherwise(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")
+@pytest.mark.parametrize("dtype", [torch.float32, FP8, torch.complex64, torch.int64, torch.bool])
+def test_memory_that_nobody_wrote_may_hold_poison_of_an_earlier_call(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    def drawn() -> Tensor:
+        return torch.empty(32, dtype=dtype)
+
+    with poisoned_allocations():
+        here, redrawn = drawn(), drawn()
+    theirs = stored(torch.zeros(32).to(dtype), tmp_path / "memory")
+    assert is_as_drawn([here], theirs, lambda: [redrawn])
+
+
 def test_inputs_whose_bits_are_no_numbers_are_known_by_their_places_only() -> None:
     """A result may lie in them: the next block writes there."""
     case = cast("Any", SimpleNamespace(rewritten=(), weights=(), consumes_incoming=False))

@@ -113,6 +113,12 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
         del blocks
 
 
+def poison(dtype: torch.dtype) -> torch.Tensor:
+    """Return the element, shape (1,), that `poisoned_allocations` fills memory with."""
+    with poisoned_allocations():
+        return torch.empty(1, dtype=dtype)
+
+
 @contextmanager
 def poisoned_allocations() -> Iterator[None]:
     """Have torch fill everything that it allocates uninitialised: NaN, or the largest integer.

@@ -27,6 +27,7 @@ from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, downgrade
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
+from pytest_kopt.honesty.renewal import poison
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import bits, fresh_copies, tensors
 
@@ -405,8 +406,9 @@ def is_as_drawn(
 ) -> bool:
     """Say whether a process's memory held inputs as they are drawn here.
 
-    They may differ by rounding, and in memory that was never written: what is drawn `again` differs
-    there.
+    They may differ by rounding, and in memory that was never written. There what is drawn `again`
+    under poisoned allocations is poison, which may be what was drawn here as well: blocks of an
+    earlier call are handed out once more.
     """
     stored, begin = numpy.fromfile(memory["file"], numpy.uint8), sum(memory["sizes"])
     places = memory["inputs"][: len(drawn)]
@@ -420,7 +422,8 @@ def is_as_drawn(
         if not differs.any():
             continue
         for redrawn in again()[at : at + 1]:
-            differs &= bits(_piece(redrawn, start, size)[0]) == bits(here)
+            anew = bits(_piece(redrawn, start, size)[0])
+            differs &= (anew == bits(here)) & (anew != bits(poison(tensor.dtype)))
         if not _is_rounded(elements[differs], here[differs]):
             return False
     return True
