@@ -20,7 +20,7 @@ from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.against_reference import controls, passing_controls
 from pytest_kopt.honesty import inputs, outputs, renewal, work
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, least_snr
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades, least_snr
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, most_terms
 from pytest_kopt.numerics.compare import compute_snr, rounding_snr
 from pytest_kopt.numerics.gates import Gate
@@ -145,7 +145,7 @@ def test_ways_to_add_up_float32_are_honest_and_narrower_ones_not(
     base = {"out": accuracy_of(ref, SUMS[baseline](x))}
     for name, kernel in {**SUMS, **NARROW}.items():
         out = kernel(x)
-        checks = [f.check for f in downgrades({"out": accuracy_of(ref, out)}, base, Inputs.of([x]))]
+        checks = [f.check for f in downgrades({"out": accuracy_of(ref, out)}, base, [x])]
         assert checks == (["precision-downgrade"] if name in NARROW else []), name
 
 
@@ -159,7 +159,7 @@ def test_a_few_sums_near_zero_are_no_downgrade(shape: tuple[int, int]) -> None:
         base = {"out": accuracy_of(ref, ref.float())}
         for name, kernel in {**SUMS, **NARROW}.items():
             found = {"out": accuracy_of(ref, kernel(x))}
-            refused[name] += len([*downgrades(found, base, Inputs.of([x]))])
+            refused[name] += len([*downgrades(found, base, [x])])
     assert not any(refused[name] for name in SUMS), refused
     assert all(refused[name] > 180 for name in NARROW), refused
 
@@ -173,11 +173,11 @@ def test_narrow_outputs_are_held_to_their_own_rounding() -> None:
     for part, other in zip(a.split(4, 1), b.split(4, 0), strict=True):
         chained += part @ other
     base = {"out": accuracy_of(ref, honest)}
-    assert [*downgrades({"out": accuracy_of(ref, honest)}, base, Inputs.of([a, b]))] == []
+    assert [*downgrades({"out": accuracy_of(ref, honest)}, base, [a, b])] == []
     split = ((a.float() @ b.float()) + 0.004 * ref.abs().float()).bfloat16()
-    assert [*downgrades({"out": accuracy_of(ref, split)}, base, Inputs.of([a, b]))] == []
+    assert [*downgrades({"out": accuracy_of(ref, split)}, base, [a, b])] == []
     coarse = (a.float().mul(8).round().div(8) @ b.float().mul(8).round().div(8)).bfloat16()
-    assert [*downgrades({"out": accuracy_of(ref, coarse)}, base, Inputs.of([a, b]))] != []
+    assert [*downgrades({"out": accuracy_of(ref, coarse)}, base, [a, b])] != []
 
 
 def test_a_wide_result_of_narrow_inputs_may_be_as_exact_as_they_are() -> None:
@@ -187,12 +187,12 @@ def test_a_wide_result_of_narrow_inputs_may_be_as_exact_as_they_are() -> None:
     ref = terms.sum(1)
     base = {"out": accuracy_of(ref, (x.float() - y.float()).abs().sum(1))}
     rounded = {"out": accuracy_of(ref, terms.bfloat16().float().sum(1))}
-    (told,) = downgrades(rounded, base, Inputs.of([x, y]))
+    (told,) = downgrades(rounded, base, [x, y])
     assert (told.check, told.rejects) == ("precision-downgrade", False)
-    (refused,) = downgrades(rounded, base, Inputs.of([x.float(), y]))
+    (refused,) = downgrades(rounded, base, [x.float(), y])
     assert refused.rejects
     quarters = {"out": accuracy_of(ref, terms.mul(4).round().div(4).float().sum(1))}
-    assert [found.rejects for found in downgrades(quarters, base, Inputs.of([x, y]))] == [True]
+    assert [found.rejects for found in downgrades(quarters, base, [x, y])] == [True]
 
 
 def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_elements_do() -> None:
@@ -205,7 +205,7 @@ def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_eleme
     short = [t.mul(2**11).round().div(2**11) for t in (a, b)]
     rest = [(t - s).mul(2**18).round().div(2**18) for t, s in zip((a, b), short, strict=True)]
     split = short[0] @ short[1] + rest[0] @ short[1] + short[0] @ rest[1]
-    drawn = Inputs.of([a, b])
+    drawn = [a, b]
     (found,) = downgrades({"out": accuracy_of(ref, split)}, base, drawn)
     assert found.check == "precision-downgrade"
     norm = {"out": replace(base["out"], terms=None)}
@@ -237,11 +237,11 @@ def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses()
     x = torch.randn(16, 64)
     ref = x.double().tanh()
     base = {"out": accuracy_of(ref, x.tanh())}
-    found = downgrades({"out": accuracy_of(ref, x.tanh().half())}, base, Inputs(1.0))
+    found = downgrades({"out": accuracy_of(ref, x.tanh().half())}, base, [torch.zeros(1)])
     assert [f.check for f in found] == ["output-dtype"]
     poor = accuracy_of(ref, x.half().tanh().float())
-    assert [*downgrades({"out": poor}, {"out": poor}, Inputs(1.0))] == []
-    assert [*downgrades({"out": poor}, {}, Inputs(1.0))] == []
+    assert [*downgrades({"out": poor}, {"out": poor}, [torch.zeros(1)])] == []
+    assert [*downgrades({"out": poor}, {}, [torch.zeros(1)])] == []
 
 
 def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> None:
@@ -252,9 +252,9 @@ def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> Non
     base = {"dw": accuracy_of(exact, exact)}
     found = accuracy_of(exact, another_order)
     assert base["dw"].snr_db == math.inf > found.snr_db
-    assert [*downgrades({"dw": found}, base, Inputs(512.0))] == []
+    assert [*downgrades({"dw": found}, base, [torch.zeros(512)])] == []
     coarse = accuracy_of(exact, (exact.float() / 4).round().bfloat16() * 4)
-    assert [f.check for f in downgrades({"dw": coarse}, base, Inputs(512.0))] != []
+    assert [f.check for f in downgrades({"dw": coarse}, base, [torch.zeros(512)])] != []
 
 
 def test_a_reference_in_the_results_dtype_tells_only_narrower_arithmetic() -> None:
@@ -265,7 +265,7 @@ def test_a_reference_in_the_results_dtype_tells_only_narrower_arithmetic() -> No
     halved = x.half().float().var(1, unbiased=False)
     for out, checks in ((moments, []), (halved, ["precision-downgrade"])):
         narrow = {"out": accuracy_of(library, out, torch.float32)}
-        assert [f.check for f in downgrades(narrow, base, Inputs(512.0))] == checks
+        assert [f.check for f in downgrades(narrow, base, [torch.zeros(512)])] == checks
 
 
 @given(st.integers(0, 2**32), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
@@ -318,11 +318,9 @@ def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:
     for row in x.square().t().contiguous():
         norm += row.sum()
     clipped = accuracy_of(ref, x / (norm.sqrt() * (1 + 2e-6)))
-    assert [*downgrades({"out": clipped}, base, Inputs.of([x]))] == []
+    assert [*downgrades({"out": clipped}, base, [x])] == []
     halved = accuracy_of(ref, x.half().float() / norm.sqrt())
-    assert [f.check for f in downgrades({"out": halved}, base, Inputs.of([x]))] == [
-        "precision-downgrade"
-    ]
+    assert [f.check for f in downgrades({"out": halved}, base, [x])] == ["precision-downgrade"]
 
 
 # --- physics and controls ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ output's dtype, which is all that a dtype costs, and what the baseline reached i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,22 +51,6 @@ class Accuracy:
     terms: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The inputs of a case: how many elements, and the widest floating-point dtype ("": none)."""
-
-    elements: float
-    dtype: str = ""
-
-    @classmethod
-    def of(cls, tensors: Iterable[torch.Tensor]) -> Inputs:
-        """Describe the tensors among a case's inputs."""
-        drawn = [*tensors]
-        floating = [tensor.dtype for tensor in drawn if tensor.dtype.is_floating_point]
-        widest = str(max(floating, key=lambda dtype: dtype.itemsize)) if floating else ""
-        return cls(sum(tensor.numel() for tensor in drawn), widest)
-
-
 def _below_single(dtype: str) -> float:
     """Return the dB by which one rounding to a dtype is worse than one to float32."""
     return 20 * math.log10(2 ** (_BITS[_SINGLE] - _BITS[dtype]))
@@ -90,7 +74,7 @@ def least_snr(accuracy: Accuracy, count: float) -> float:
 def downgrades(
     accuracy: Mapping[str, Accuracy],
     baseline: Mapping[str, Accuracy],
-    inputs: Inputs,
+    inputs: Sequence[torch.Tensor],
 ) -> Iterator[Finding]:
     """Name results of another dtype than the baseline's, or far less exact.
 
@@ -101,6 +85,8 @@ def downgrades(
     adds up as many terms as the inputs have elements. The baseline knows the number of terms in
     products.
     """
+    floating = [tensor.dtype for tensor in inputs if tensor.dtype.is_floating_point]
+    widest = str(max(floating, key=lambda dtype: dtype.itemsize, default=""))
     for name, now in accuracy.items():
         before = baseline.get(name)
         if before is None:
@@ -115,11 +101,11 @@ def downgrades(
             continue
         if now.dtype not in _BITS or not math.isfinite(now.snr_db):
             continue
-        least = least_snr(now, before.terms or inputs.elements)
+        least = least_snr(now, before.terms or sum(x.numel() for x in inputs))
         # What arithmetic in the dtype of narrower inputs reaches.
         of_inputs = math.inf
-        if now.dtype == _SINGLE and inputs.dtype in _BITS.keys() - {_SINGLE}:
-            of_inputs = now.rounding_db - _below_single(inputs.dtype) - _SEVERAL_ROUNDINGS
+        if now.dtype == _SINGLE and widest in _BITS.keys() - {_SINGLE}:
+            of_inputs = now.rounding_db - _below_single(widest) - _SEVERAL_ROUNDINGS
         if now.snr_db < min(least, before.snr_db - WORSE_DB):
             yield Finding(
                 "precision-downgrade",

@@ -31,7 +31,7 @@ from pytest_kopt.cases.running.steps.fresh_content import by_hand, fresh_content
 from pytest_kopt.cases.running.switches import left_switches, read_switches
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import REPORT, BadInput
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, other_results
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades, other_results
 from pytest_kopt.honesty.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import can_be_updated
@@ -184,8 +184,7 @@ def _after_steps(
     findings = [*left_switches(switches)]
     if checking.passed:
         reached = checking.mostly(baseline)
-        inputs = Inputs.of(tensors(checking.pristine))
-        if inexact := [*downgrades(reached, baseline, inputs)]:
+        if inexact := [*downgrades(reached, baseline, tensors(checking.pristine))]:
             findings += [*stale_memory(checking, reached)] or inexact
         findings += other_results(reached, baseline)
     return findings

@@ -23,7 +23,7 @@ from pytest_kopt.cases.order import RESULTS
 from pytest_kopt.cases.running.against_reference import InFloat64, judge_twice, nearest
 from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty.accuracy import Accuracy, Inputs, downgrades, downgrades_when_timed
+from pytest_kopt.honesty.accuracy import Accuracy, downgrades, downgrades_when_timed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
@@ -146,7 +146,7 @@ def less_exact(
     if case.is_statistical:
         return []
     before, now = _accuracies(spot, (best, spot.results), frozen, expected)
-    found = [*downgrades(now, before, Inputs.of(tensors([*spot.inputs])))]
+    found = [*downgrades(now, before, tensors([*spot.inputs]))]
     if spot.again is not None:
         untimed, timed = _accuracies(spot, (spot.again, spot.results), frozen, expected)
         found += downgrades_when_timed(timed, untimed)
