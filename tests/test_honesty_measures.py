@@ -327,10 +327,8 @@ def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:
 
 
 def test_the_floor_counts_what_is_written_and_what_is_multiplied() -> None:
-    ceilings = work.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
-    assert work.floor_ms(1e6, 0, ceilings) == pytest.approx(1.0)
-    assert work.floor_ms(1e6, 1e10, ceilings) == pytest.approx(10.0)
-    assert work.floor_ms(1e6, 0, work.PhysicalLimits(0, 0)) == 0
+    assert work.floor_ms(1e6, 0, 1e9, 1e12) == pytest.approx(1.0)
+    assert work.floor_ms(1e6, 1e10, 1e9, 1e12) == pytest.approx(10.0)
 
 
 def test_shared_elements_are_written_once() -> None:
@@ -341,9 +339,8 @@ def test_shared_elements_are_written_once() -> None:
 def test_a_call_is_faster_than_physics_below_the_floor_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ceilings = work.PhysicalLimits(bytes_per_s=1e9, flops_per_s=1e12)
     for measured in ("ceilings", "_measured"):
-        monkeypatch.setattr(work, measured, {"cpu": ceilings}.__getitem__)
+        monkeypatch.setattr(work, measured, {"cpu": (1e9, 1e12)}.__getitem__)
     assert [*work.too_fast(1.01, 1e6, 0, "cpu")] == []
     (finding,) = work.too_fast(0.99, 1e6, 0, "cpu")
     assert finding.check == "faster-than-physics"

@@ -11,7 +11,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -93,19 +92,9 @@ def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:
     return result, listener.seen
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalLimits:
-    """Bytes written and FLOPs per second that nothing on a device exceeds; 0 where not known."""
-
-    bytes_per_s: float
-    flops_per_s: float
-
-
-def floor_ms(nbytes: float, flops: float, ceilings: PhysicalLimits) -> float:
+def floor_ms(nbytes: float, flops: float, bytes_per_s: float, flops_per_s: float) -> float:
     """Return the least time in ms of a call that writes `nbytes` and computes `flops`."""
-    written = nbytes / ceilings.bytes_per_s if ceilings.bytes_per_s else 0.0
-    computed = flops / ceilings.flops_per_s if ceilings.flops_per_s else 0.0
-    return 1e3 * max(written, computed)
+    return 1e3 * max(nbytes / bytes_per_s, flops / flops_per_s)
 
 
 def written_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -125,10 +114,10 @@ def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Fi
 
     It is rule 8 of docs/honesty.md.
     """
-    least = floor_ms(nbytes, flops, ceilings(device))
+    least = floor_ms(nbytes, flops, *ceilings(device))
     # A busy host shows less than the device can do: it is looked at again before anything is said.
     for _ in range(_AGAIN if ms < least else 0):
-        least = min(least, floor_ms(nbytes, flops, _measured(device)))
+        least = min(least, floor_ms(nbytes, flops, *_measured(device)))
     if ms < least:
         yield Finding(
             "faster-than-physics",
@@ -138,8 +127,10 @@ def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Fi
         )
 
 
-def _measured(device: str) -> PhysicalLimits:
-    """Measure a device's ceilings: the best of a few copies, and of a product.
+def _measured(device: str) -> tuple[float, float]:
+    """Return bytes written and FLOPs per second that nothing on a device exceeds.
+
+    Measured are the best of a few copies, and of a product.
 
     On the CPU one thread's rate counts for every core.
     """
@@ -154,8 +145,7 @@ def _measured(device: str) -> PhysicalLimits:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     left = torch.ones(side, side, device=device, dtype=dtype)
     product = 2 * side**3 / _best(functools.partial(torch.matmul, left, left), synchronize)
-    flops_per_s = PRODUCT_MARGIN[device] * workers * product
-    return PhysicalLimits(_MARGIN * workers * max(rates), flops_per_s)
+    return _MARGIN * workers * max(rates), PRODUCT_MARGIN[device] * workers * product
 
 
 #: A device's ceilings, measured once in a process.
