@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,44 +14,32 @@ from torch.autograd import profiler
 _ALLOCATION = "[memory]"
 
 
-class Clocked:
-    """A call of a version that takes the time of the first one.
+def first_calls(call: Callable[[], Any], device: str) -> tuple[int, float]:
+    """Return what a version's first two calls take in this process: bytes, and ms of the first.
 
-    Beyond the time of later calls it holds what is compiled, tuned or read once.
+    They are the most bytes that the second call holds, beyond what was held before the first:
+    memory that a version keeps between calls counts. Beyond the time of later calls the first one's
+    holds what is compiled, tuned or read once.
     """
+    took_ms = list[float]()
 
-    def __init__(self, call: Callable[[], Any], device: str) -> None:
-        self._call = call
-        self._device = device
-        #: In ms; nan before the first call.
-        self.first_ms = math.nan
-
-    def __call__(self) -> None:
+    def clocked() -> None:
         start = time.perf_counter()
-        self._call()
-        if self._device == "cuda":
+        call()
+        if device == "cuda":
             torch.cuda.synchronize()
-        if math.isnan(self.first_ms):
-            self.first_ms = (time.perf_counter() - start) * 1e3
+        took_ms.append((time.perf_counter() - start) * 1e3)
 
-
-def peak_bytes(call: Callable[[], Any], device: str) -> int:
-    """Return the most bytes that a second call holds, beyond what was held before the first.
-
-    Memory that a version keeps between calls counts. It must not have been called in this process.
-    """
     gc.collect()
     if device != "cuda":
-        result, _ = _profiled(call)
-        _, peak = _profiled(call)
-        return result + peak
+        result, _ = _profiled(clocked)
+        _, peak = _profiled(clocked)
+        return result + peak, took_ms[0]
     before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
+    clocked()
     torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    clocked()
+    return torch.cuda.max_memory_allocated() - before, took_ms[0]
 
 
 def _profiled(call: Callable[[], Any]) -> tuple[int, int]:

@@ -84,7 +84,7 @@ from pytest_kopt.cases.running.timing import (
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import agreed
-from pytest_kopt.measure.memory_use import Clocked, peak_bytes
+from pytest_kopt.measure.memory_use import first_calls
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.process_tree import children
 from pytest_kopt.versions.affected_modules import NotLoadable, SameVersion
@@ -304,9 +304,7 @@ def _loaded(
 
             def first_call(arm: str, call: Callable[[], Any]) -> None:
                 if order.is_first_replica and arm in (CANDIDATE, INCUMBENT):
-                    clocked = Clocked(call, bench.device)
-                    memory[arm] = peak_bytes(clocked, bench.device)
-                    first_call_ms[arm] = clocked.first_ms
+                    memory[arm], first_call_ms[arm] = first_calls(call, bench.device)
                 else:
                     call()
 
