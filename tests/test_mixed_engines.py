@@ -153,13 +153,13 @@ def test_arms_of_one_process_come_to_one_engine(
     versions = {CANDIDATE: candidate, INCUMBENT: clean, PLACEBO: clean}
     monkeypatch.setattr(timed_versions, "load_versions", lambda *given: versions)
     kept: list[dict[str, Any]] = []
-    one_engine = timed_versions._Arms.prepared
+    one_engine = timed_versions.prepared
 
     def recorded(*given: Any) -> dict[str, Any]:
         kept.append(one_engine(*given))
         return kept[-1]
 
-    monkeypatch.setattr(timed_versions._Arms, "prepared", recorded)
+    monkeypatch.setattr(timed_versions, "prepared", recorded)
     client = TwoBlocks()
     bench = Bench("cpu", "auto", 1)
     order = ArmsOrder(tuple(versions))
@@ -227,7 +227,7 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
         timed_versions, "load_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean}
     )
     monkeypatch.setattr(
-        timed_versions._Arms, "machine_code", lambda *given: MachineCode({}, {}, held[0])
+        timed_versions, "_machine_code", lambda *given: MachineCode({}, {}, held[0])
     )
     bench, order = Bench("cpu", "auto", 1, cpu=FAST), ArmsOrder((CANDIDATE, INCUMBENT))
     serve_arms(case_of(clean), bench, order, cast("Any", Telling()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -100,138 +99,86 @@ def _engine(arm: _Arm) -> str:
     return "+".join(block.engine for block in arm)
 
 
-@dataclass(frozen=True, slots=True)
-class _Arms:
-    """A case whose arms somebody orders; `seed` is that of its input sets."""
+def _seed(case: Case, bench: Bench) -> int:
+    """Return the seed of the input sets of a case."""
+    return derive(bench.session_seed, case.nodeid, "pairs")
 
-    case: Case
-    bench: Bench
-    order: ArmsOrder
-    client: Client
-    seed: int
 
-    def time(self, versions: Versions, sets: Sequence[int]) -> None:
-        """Run blocks of the versions until no more is asked for, and hand in what they gave.
+def prepared(
+    case: Case,
+    bench: Bench,
+    names: Sequence[str],
+    client: Client,
+    versions: Versions,
+    sets: Sequence[int],
+) -> dict[str, _Arm]:
+    """Return the arms, by events where one of them, here or elsewhere, is no graph.
 
-        The orders are those of `Runner` in `paired/`, of each block those of `Blocks.run`.
-        """
-        bench, client = self.bench, self.client
-        with one_thread():
-            arms = self.prepared(versions, sets)
-            calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
-            places = {name: [block.places for block in arm] for name, arm in arms.items()}
-            client.send(Ready(calls, places))
-            last: list[Spotted] = []
-            while True:
-                match order := client.receive():
-                    case Write(arm, _, way):
-                        if way == 0:
-                            _leave(last, order.keep)
-                            last = arms[arm]
-                        _run_block(client, order, last[way])
-                    case HandOver():
-                        break
-                    case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
-                        raise CaseServed
-                    case JudgeLooks() | Recompute() | SayReach() | LoadAlone() | StopWorker():
-                        raise CaseServed
-            _leave(last, order.keep)
-            findings = new_operators(bench)
-            if children():
-                findings += still_busy(lambda: None)
-            suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
-            looks = [
-                hand_over(name, way, spot, client.scratch, order.secret)
-                for name in suspects
-                for way, block in zip(WAYS, arms[name], strict=False)
-                for spot in block.spots
-            ]
-        with bench.waiting():
-            client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
+    `sets` is the number of a block's input sets on the CPU, by groups of arms.
+    """
+    seed = _seed(case, bench)
+    versions = in_one_order(versions, case, make_inputs(case, seed))
+    groups = [([case], {name: versions[name] for name in names})]
+    uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, names)}
+    if uneven and has_skew(case):
+        groups.append((uneven_cases(case), uneven))
 
-    def prepared(self, versions: Versions, sets: Sequence[int]) -> dict[str, _Arm]:
-        """Return the arms, by events where one of them, here or elsewhere, is no graph.
-
-        `sets` is the number of a block's input sets on the CPU, by groups of arms.
-        """
-        case, bench = self.case, self.bench
-        versions = in_one_order(versions, case, make_inputs(case, self.seed))
-        groups = [([case], {name: versions[name] for name in self.order.names})]
-        uneven = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
-        if uneven and has_skew(case):
-            groups.append((uneven_cases(case), uneven))
-
-        def drawn() -> list[InputPool]:
-            if bench.device == "cpu":
-                return [
-                    cpu_pool(cases, self.seed, number)
-                    for (cases, _), number in zip(groups, sets, strict=False)
-                ]
+    def drawn() -> list[InputPool]:
+        if bench.device == "cpu":
             return [
-                gpu_pool(cases, bench, self.seed, [*functions.values()])
-                for cases, functions in groups
+                cpu_pool(cases, seed, number)
+                for (cases, _), number in zip(groups, sets, strict=False)
             ]
+        return [gpu_pool(cases, bench, seed, [*functions.values()]) for cases, functions in groups]
 
-        pools = drawn()
+    pools = drawn()
 
-        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
-            arms: dict[str, _Arm] = {}
-            for (cases, functions), pool in zip(groups, pools, strict=True):
-                arms |= prepare_blocks(functions, cases, pool, bench, self.seed, engines=engines)
-            return arms
+    def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+        arms: dict[str, _Arm] = {}
+        for (cases, functions), pool in zip(groups, pools, strict=True):
+            arms |= prepare_blocks(functions, cases, pool, bench, seed, engines=engines)
+        return arms
 
-        arms = prepare(engines_of(case, bench))
-        reasons: dict[str, str] = {}
-        for name in (CANDIDATE, INCUMBENT):
-            reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
-        with bench.waiting():
-            self.client.send(Prepared(agreed(map(_engine, arms.values())), reasons))
-            engine = _ordered(self.client, Agree).engine
-        if {*map(_engine, arms.values())} == {engine}:
-            return arms
-        # Their graphs hold memory that the others may need.
-        arms.clear()
-        # Blocks have written to the sets: others begin with sets as they are drawn.
-        pools = drawn()
-        return prepare(engine.split("+"))
+    arms = prepare(engines_of(case, bench))
+    reasons: dict[str, str] = {}
+    for name in (CANDIDATE, INCUMBENT):
+        reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
+    with bench.waiting():
+        client.send(Prepared(agreed(map(_engine, arms.values())), reasons))
+        engine = _ordered(client, Agree).engine
+    if {*map(_engine, arms.values())} == {engine}:
+        return arms
+    # Their graphs hold memory that the others may need.
+    arms.clear()
+    # Blocks have written to the sets: others begin with sets as they are drawn.
+    pools = drawn()
+    return prepare(engine.split("+"))
 
-    def try_nearby(self, versions: Versions, test: pytest.Function, secret: int) -> None:
-        """Try the arms near the case's own shape, and say what they give at it."""
-        case, bench, client = self.case, self.bench, self.client
-        for tried in try_case(test, case, versions, bench, secret):
-            client.send(TriedShape(tried))
-        caught = new_operators(bench)
-        secret = derive(secret, case.nodeid, "held out")
-        # A round has the baseline's results to hold its own against.
-        for name, function in versions.items() if bench.expected is None else ():
-            with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
-                accuracy = reached(case, function, secret)
-                client.send(Reached(name, accuracy))
-        client.send(Findings(caught))
 
-    def machine_code(self, versions: Versions) -> MachineCode | None:
-        """Return what the versions have a GPU do, where that is asked.
+def _machine_code(
+    case: Case, bench: Bench, order: ArmsOrder, versions: Versions
+) -> MachineCode | None:
+    """Return what the versions have a GPU do, where that is asked.
 
-        Raises SameVersion where both do the same and need not be timed.
-        """
-        case, order = self.case, self.order
-        if self.bench.device != "cuda" or not (order.is_first_replica and order.changed):
-            return None
-        if not {CANDIDATE, INCUMBENT} <= versions.keys():
-            return None
-        from pytest_kopt.sameness.launch_recording import RECORDING
-        from pytest_kopt.sameness.launches import architecture, record
+    Raises SameVersion where both do the same and need not be timed.
+    """
+    if bench.device != "cuda" or not (order.is_first_replica and order.changed):
+        return None
+    if not {CANDIDATE, INCUMBENT} <= versions.keys():
+        return None
+    from pytest_kopt.sameness.launch_recording import RECORDING
+    from pytest_kopt.sameness.launches import architecture, record
 
-        inputs = make_inputs(case, self.seed)
-        before, after = (
-            record(one_call(case, versions[name], inputs)) for name in (INCUMBENT, CANDIDATE)
-        )
-        on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
-        is_left_out = self.bench.same_code is SameCode.LEFT_OUT
-        if is_left_out and on_device and before.is_same(after):
-            raise SameVersion("machine")
-        old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
-        return MachineCode(old, new, architecture())
+    inputs = make_inputs(case, _seed(case, bench))
+    before, after = (
+        record(one_call(case, versions[name], inputs)) for name in (INCUMBENT, CANDIDATE)
+    )
+    on_device = {*engines_of(case, bench)} <= {"auto", "graph"}
+    is_left_out = bench.same_code is SameCode.LEFT_OUT
+    if is_left_out and on_device and before.is_same(after):
+        raise SameVersion("machine")
+    old, new = (RECORDING.dump_python(recording, mode="json") for recording in (before, after))
+    return MachineCode(old, new, architecture())
 
 
 def _run_block(client: Client, order: Write, block: Spotted) -> None:
@@ -259,15 +206,49 @@ def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:
 
 
 def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> None:
-    """Load and prepare a case's arms, then run blocks."""
+    """Load and prepare a case's arms, run blocks until no more is asked for, and hand over looks.
+
+    The orders are those of `Runner` in `paired/`, of each block those of `Blocks.run`.
+    """
     if (loaded := _loaded(case, bench, order, client)) is None:
         return
-    arms, versions, reply = loaded
+    case, versions, reply = loaded
     with bench.waiting():
         # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
         client.send(reply)
         sets = _ordered(client, Prepare).sets
-    arms.time(versions, sets)
+    with one_thread():
+        arms = prepared(case, bench, order.names, client, versions, sets)
+        calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
+        places = {name: [block.places for block in arm] for name, arm in arms.items()}
+        client.send(Ready(calls, places))
+        last: list[Spotted] = []
+        while True:
+            match asked := client.receive():
+                case Write(arm, _, way):
+                    if way == 0:
+                        _leave(last, asked.keep)
+                        last = arms[arm]
+                    _run_block(client, asked, last[way])
+                case HandOver():
+                    break
+                case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
+                    raise CaseServed
+                case JudgeLooks() | Recompute() | SayReach() | LoadAlone() | StopWorker():
+                    raise CaseServed
+        _leave(last, asked.keep)
+        findings = new_operators(bench)
+        if children():
+            findings += still_busy(lambda: None)
+        suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
+        looks = [
+            hand_over(name, way, spot, client.scratch, asked.secret)
+            for name in suspects
+            for way, block in zip(WAYS, arms[name], strict=False)
+            for spot in block.spots
+        ]
+    with bench.waiting():
+        client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
 
 
 def _ordered(client: Client, kind: type[_Order]) -> _Order:
@@ -280,20 +261,30 @@ def _ordered(client: Client, kind: type[_Order]) -> _Order:
 def try_nearby(
     case: Case, bench: Bench, order: ArmsOrder, client: Client, test: pytest.Function, secret: int
 ) -> None:
-    """Load a case's arms and try them at shapes near that of `test`."""
-    if loaded := _loaded(case, bench, order, client):
-        arms, versions, _ = loaded
-        arms.try_nearby(versions, test, secret)
+    """Load a case's arms, try them at shapes near that of `test`, and say what they give there."""
+    if (loaded := _loaded(case, bench, order, client)) is None:
+        return
+    case, versions, _ = loaded
+    for tried in try_case(test, case, versions, bench, secret):
+        client.send(TriedShape(tried))
+    caught = new_operators(bench)
+    secret = derive(secret, case.nodeid, "held out")
+    # A round has the baseline's results to hold its own against.
+    for name, function in versions.items() if bench.expected is None else ():
+        with one_thread(), checking_lock(bench.uuid, bench.waiting), suppress(Exception):
+            accuracy = reached(case, function, secret)
+            client.send(Reached(name, accuracy))
+    client.send(Findings(caught))
 
 
 def _loaded(
     case: Case, bench: Bench, order: ArmsOrder, client: Client
-) -> tuple[_Arms, Versions, Loaded] | None:
-    """Load a case's arms; return them and what is to be said of them.
+) -> tuple[Case, Versions, Loaded] | None:
+    """Load a case's arms; return it as it is observed, them, and what is to be said of them.
 
     None where they cannot be held or are the same: the client knows by then.
     """
-    seed = derive(bench.session_seed, case.nodeid, "pairs")
+    seed = _seed(case, bench)
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         locked = checking_lock(bench.uuid, bench.waiting)
@@ -310,8 +301,7 @@ def _loaded(
 
             versions = load_versions(case, order, seed, bench.audit_hook, first_call, set_by_tests)
             case = with_gates(case, bench, versions.get(INCUMBENT, case.function))
-            arms = _Arms(case, bench, order, client, seed)
-            code = arms.machine_code(versions)
+            code = _machine_code(case, bench, order, versions)
             reached = not order.concerning or is_reached(case, order, seed, bench.audit_hook)
     except SameVersion as found:
         client.send(Loaded(same=found.by))
@@ -319,5 +309,5 @@ def _loaded(
         client.send(CannotLoad(str(reason)))
     else:
         loaded = Loaded(reached=reached, memory=memory, first_call_ms=first_call_ms, code=code)
-        return arms, versions, loaded
+        return case, versions, loaded
     return None
