@@ -7,7 +7,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -169,12 +169,12 @@ def _steps_on_values(checking: Checking) -> Iterator[CheckStep]:
 def _count_flops(checking: Checking) -> None:
     """Count the FLOPs of a case; only the baseline's are asked for."""
     if checking.case.flops:
-        like = checking.first[1].copies
+        like = checking.last.copies
         counted = checking.truth.flops(fresh_copies(checking.pristine), like)
-        checking.facts.counted_flops = counted
+        checking.counted_flops = counted
         terms = most_terms(checking.pristine, like.all, counted) if counted else None
-        for name, reached in checking.facts.accuracy.items():
-            checking.facts.accuracy[name] = replace(reached, terms=terms)
+        for name, reached in checking.accuracy.items():
+            checking.accuracy[name] = replace(reached, terms=terms)
 
 
 def _after_steps(
@@ -244,12 +244,19 @@ def _checked(checking: Checking, evidence: CaseEvidence) -> CheckedCase:
             evidence,
             gate=next((comparison.gate for comparison in _outs(comparisons)), ""),
             failed=tuple(map(Failure.of, failed)) or None,
-            **{part.name: getattr(checking.facts, part.name) for part in fields(checking.facts)},
+            interpreted=checking.interpreted,
+            accuracy=checking.accuracy,
+            io_bytes=checking.io_bytes,
+            counted_flops=checking.counted_flops,
+            dtype=checking.dtype,
+            groups=checking.groups,
+            by_torch=checking.by_torch,
+            bitwise_stable=checking.bitwise_stable,
             judged_by=tuple(sorted(checking.truth.files)),
             home=getattr(code_of(checking.case.function), "co_filename", None),
             tolerances=_tolerances(checking) if checking.passed else None,
             derived_gates=dict(checking.case.derived_gates) or None,
-            drawn=_digest_of_drawn(checking.first[0]),
+            drawn=_digest_of_drawn(checking.first),
             note="\n".join(_notes(checking)) or None,
         ),
     )

@@ -55,10 +55,21 @@ IDLE_SHARE, _JUDGING_SECONDS = 0.05, 0.01
 _HAIR_DB = 10.0
 
 
-@dataclass(slots=True)
-class CheckFacts:
-    """The facts of a case besides right and wrong: fields of its evidence, which takes them all."""
+@dataclass(slots=True, kw_only=True)
+class Checking:
+    """The state that the steps of a check share, and their findings so far."""
 
+    case: Case
+    bench: Bench
+    #: By purpose, what each content is drawn under.
+    seeds: dict[str, int]
+    comparisons: list[Comparison] = field(default_factory=list)
+    #: One of each kind.
+    findings: list[Finding] = field(default_factory=list)
+    #: Findings that make the check fail.
+    broken: list[Finding] = field(default_factory=list)
+    #: Why the case cannot be judged.
+    invalid: str = ""
     #: Whether the kernel ran in Triton's interpreter.
     interpreted: bool = False
     #: How exact results are, by name.
@@ -75,24 +86,6 @@ class CheckFacts:
     by_torch: str = ""
     #: Whether all calls on equal inputs gave equal bits; None: not compared.
     bitwise_stable: bool | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Checking:
-    """The state that the steps of a check share, and their findings so far."""
-
-    case: Case
-    bench: Bench
-    #: By purpose, what each content is drawn under.
-    seeds: dict[str, int]
-    comparisons: list[Comparison] = field(default_factory=list)
-    #: One of each kind.
-    findings: list[Finding] = field(default_factory=list)
-    #: Findings that make the check fail.
-    broken: list[Finding] = field(default_factory=list)
-    #: Why the case cannot be judged.
-    invalid: str = ""
-    facts: CheckFacts = field(default_factory=CheckFacts)
     #: The gates that were derived here, by name of the result; a baseline has frozen its own.
     derived: Mapping[str, DerivedGate] = field(default_factory=dict)
     #: The bytes of the outputs.
@@ -108,8 +101,8 @@ class Checking:
     pristine: list[Any] = field(init=False)
     #: What the reference left of the content.
     drawn: list[Any] = field(init=False)
-    #: The first content, the candidate's run on it, and the reference's results.
-    first: tuple[list[Any], Run, Pass] = field(init=False)
+    #: The first content.
+    first: list[Any] = field(init=False)
     #: The candidate's run on the last content.
     last: Run = field(init=False)
     #: The reference's results on the last content.
@@ -134,7 +127,7 @@ class Checking:
     beside: float = 0.0
 
     def __post_init__(self) -> None:
-        self.facts.groups = {} if self.case.is_grouped else None
+        self.groups = {} if self.case.is_grouped else None
         self.candidate = CandidateFunction(self.case, self.case.function)
         self.truth = Reference(self.case)
         self.generator = torch.Generator().manual_seed(self.seeds["disturb"])
@@ -219,7 +212,7 @@ class Checking:
         renewal.poison_freed(self.last.copies.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
-        if not self.facts.interpreted:
+        if not self.interpreted:
             self.seconds = min(self.seconds, time.perf_counter() - start)
         with self.no_call():
             self.judge(run, self.expect(run, seed), call_name, (self.last, self.expected))
@@ -294,17 +287,15 @@ class Checking:
         for name, ref, out in nearest(expected, run.copies, self.in_float64):
             if out.numel() < FEW:
                 self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
-                if latest := self.facts.accuracy.get(name):
+                if latest := self.accuracy.get(name):
                     refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
                     computed_in = least_exact([*expected.outputs.values()])
                     pooled = accuracy_of(refs, outs, computed_in)
-                    self.facts.accuracy[name] = replace(
-                        pooled, layout=latest.layout, terms=latest.terms
-                    )
+                    self.accuracy[name] = replace(pooled, layout=latest.layout, terms=latest.terms)
 
     def mostly(self, baseline: Mapping[str, Accuracy]) -> dict[str, Accuracy]:
         """Return how exact the results are, those below the baseline's but for few elements."""
-        accuracy = dict(self.facts.accuracy)
+        accuracy = dict(self.accuracy)
         for name, ref, out in pairs(self.expected, self.last.copies) if self.passed else ():
             if reached := accuracy.get(name):
                 accuracy[name] = but_for_few(reached, baseline.get(name), ref, out)
@@ -343,7 +334,7 @@ class Checking:
         The gate holds on two contents. The other steps look for wrong results, and must
         not turn a kernel away whose error lies at the edge of its tolerance for one content in 100.
         """
-        before = self.facts.accuracy.get(comparison.name)
+        before = self.accuracy.get(comparison.name)
         if comparison.passed or before is None or not self.is_settled:
             return comparison
         near = comparison.snr_db >= min(before.snr_db, before.rounding_db) - _HAIR_DB

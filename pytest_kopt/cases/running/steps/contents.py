@@ -99,7 +99,7 @@ def _works_in_another_order(checking: Checking, fresh: Sequence[Any], what: str,
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
     """Draw the sizes of a grouped GEMM's groups again; BadInput where nothing works with others."""
-    checked = checking.facts.groups
+    checked = checking.groups
     if checked is None or not has_skew(checking.case):
         return
     for place, name in enumerate(DISTRIBUTIONS):

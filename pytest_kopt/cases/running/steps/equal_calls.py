@@ -98,9 +98,9 @@ def equal_calls(checking: Checking) -> Iterator[Finding]:
         wrong += not all(comparison.passed for comparison in checking.judged(run))
     # Results of steps before and after it are not judged by this one's.
     checking.expected = before
-    case, facts = checking.case, checking.facts
+    case = checking.case
     if differing or calls >= _STABLE:
-        facts.bitwise_stable = not differing
+        checking.bitwise_stable = not differing
     if differing and wrong:
         yield Finding(
             "not-deterministic",
@@ -318,9 +318,8 @@ def same_distribution(checking: Checking) -> None:
         if reason:
             checking.comparisons.append(Comparison(name, False, gate.describe(), reason))
     # Of draws an SNR says nothing.
-    checking.facts.accuracy = {
-        name: replace(accuracy, snr_db=math.nan)
-        for name, accuracy in checking.facts.accuracy.items()
+    checking.accuracy = {
+        name: replace(accuracy, snr_db=math.nan) for name, accuracy in checking.accuracy.items()
     }
 
 

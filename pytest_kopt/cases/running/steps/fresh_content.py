@@ -67,14 +67,13 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
     layouts = outputs.layouts(run.live.outputs, checking.used, checking.case.consumes)
-    checking.facts.interpreted = watch.seen
+    checking.interpreted = watch.seen
     checking.draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
         checking.settle_gates(run.live)
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
-    expected = checking.expected
-    checking.first = checking.pristine, run, expected
+    checking.first, expected = checking.pristine, checking.expected
     if checking.elsewhere(run):
         # A mistake, and no more than that.
         return
@@ -126,12 +125,12 @@ def _measure(
     computed_in = least_exact(list(expected.outputs.values()))
     for name, ref, out in nearest(expected, run.copies, checking.in_float64):
         reached = accuracy_of(ref, out, computed_in)
-        checking.facts.accuracy[name] = replace(reached, layout=layouts.get(name))
+        checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     new_outputs, changes = _written(checking, run, expected)
     checking.written = work.written_bytes(new_outputs) + changes
-    checking.facts.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
-    checking.facts.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
+    checking.io_bytes = io_bytes(pristine, new_outputs, run.live.gradients.values(), changes)
+    checking.dtype = computing_dtype(pristine, case.gate_of(next(iter(expected.outputs))))
 
 
 def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.Tensor], int]:
@@ -214,7 +213,7 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
         judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
         if not all(comparison.passed for comparison in judged):
             return
-        checking.facts.by_torch = operators
+        checking.by_torch = operators
         bench = checking.bench
         # What the baseline left to torch, and is left to it alike, is nobody's doing.
         if not bench.freezes and operators != bench.frozen(case.nodeid).by_torch:
