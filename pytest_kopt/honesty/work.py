@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -39,14 +40,15 @@ class Operator(NamedTuple):
     result: Any
 
 
-class QuietMode(TorchDispatchMode):
+class _Listener(TorchDispatchMode):
     """A dispatch mode that torch's compiler neither refuses to work under nor is imported for."""
 
     #: torch.cond and its like run their operators under the mode.
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, hear: Callable[[Operator], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._hear = hear
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -58,38 +60,34 @@ class QuietMode(TorchDispatchMode):
         """Say whether to hide from torch's compiler; doing so imports it, for seconds."""
         return "torch._dynamo" in sys.modules
 
-
-class _Listener(QuietMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Operator] = []
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(func, torch._ops.OpOverload):
-            self.seen.append(Operator(func, args, kwargs or {}, result))
+            self._hear(Operator(func, args, kwargs or {}, result))
         return result
 
 
-def _listener() -> _Listener:
-    """Return a listener, of a new class once the compiler is loaded: torch hides then."""
+def listening(hear: Callable[[Operator], object]) -> AbstractContextManager[object]:
+    """Return what has every operator that torch runs heard, in order.
+
+    It is of a new class once the compiler is loaded: torch hides then.
+    """
     if "torch._dynamo" not in sys.modules:
-        return _Listener()
+        return _Listener(hear)
 
     class Hidden(_Listener):
         __torch_dispatch__ = _Listener.__torch_dispatch__
 
-    return Hidden()
+    return Hidden(hear)
 
 
 def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:
     """Run `call` once; return its result and every operator that it had torch run, in order."""
-    listener = _listener()
-    with listener:
-        result = call()
-    return result, listener.seen
+    seen: list[Operator] = []
+    with listening(seen.append):
+        return call(), seen
 
 
 def floor_ms(nbytes: float, flops: float, bytes_per_s: float, flops_per_s: float) -> float:

@@ -27,7 +27,7 @@ from pytest_kopt.cases.running.execution import (
     roots,
 )
 from pytest_kopt.honesty.inputs import RestoredArguments, activations, changed, leaves
-from pytest_kopt.honesty.work import QuietMode
+from pytest_kopt.honesty.work import Operator, listening
 from pytest_kopt.libraries import is_library
 from pytest_kopt.numerics.compare import InvalidReference, without_numbers
 from pytest_kopt.numerics.nested import (
@@ -170,26 +170,6 @@ def _consumed(case: Case, inputs: Sequence[Any], writes: Sequence[int]) -> tuple
     return tuple(sorted({*case.consumes, *implied}.difference(writes)))
 
 
-class _FlopCounter(QuietMode):
-    """torch's own formulas by operator; its FlopCounterMode imports the compiler, for seconds."""
-
-    def __init__(self) -> None:
-        from torch.utils.flop_counter import flop_registry
-
-        super().__init__()
-        self.total: int = 0
-        self._formulas = flop_registry
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
-        if formula is not None:
-            self.total += int(formula(*args, **(kwargs or {}), out_val=result))
-        return result
-
-
 class Reference:
     """The reference of a case, and the project code that produces its result."""
 
@@ -292,10 +272,20 @@ class Reference:
 
     def flops(self, inputs: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
+        # Its FlopCounterMode imports the compiler, for seconds.
+        from torch.utils.flop_counter import flop_registry
+
+        counts = list[int]()
+
+        def count(operator: Operator) -> None:
+            if formula := flop_registry.get(operator.function._overloadpacket):
+                out = operator.result
+                counts.append(int(formula(*operator.args, **operator.kwargs, out_val=out)))
+
         # It has run without being counted: what raises now is the counter's matter.
-        with suppress(Exception), _FlopCounter() as counted:
+        with suppress(Exception), listening(count):
             self.forward(inputs, list(like.outputs))
-            return int(counted.total)
+            return sum(counts)
         return 0
 
     def backward(
