@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench, derive
+from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
     Agree,
     HandOver,
@@ -51,7 +51,7 @@ from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.renewal import Places, poisoned_allocations
+from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock, WallEngine
@@ -477,7 +477,7 @@ def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
     write, write_one = Content._write_set, Gradients.write_one
 
     def activations(own: Content, number: int, seed: int, *_: object) -> None:
-        write(own, number, seed, ALONE, Places(derive(seed, ALONE, "places")))
+        write(own, number, seed, ALONE)
 
     def gradients(own: Gradients, number: int, seed: int, *_: object) -> None:
         write_one(own, number, seed, ALONE)

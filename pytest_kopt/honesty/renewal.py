@@ -6,6 +6,7 @@ and answers nothing where content is new. Fresh memory is full of NaN.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Iterable, Iterator
@@ -37,21 +38,12 @@ UNWRITTEN = Finding(
 )
 
 
-class Places:
-    """The places of exchanged elements: tensors of a size share theirs, as drawing is slow."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._drawn: dict[tuple[int, torch.device], torch.Tensor] = {}
-
-    def among(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return places of a flat tensor of this size: int64, where the tensor lies."""
-        size = tensor.numel(), tensor.device
-        if size not in self._drawn:
-            # Of the size too, so that they do not depend on what else was asked for.
-            generator = torch.Generator().manual_seed((self._seed + size[0]) % (1 << 63))
-            self._drawn[size] = inputs.places(size[0], generator).to(tensor.device)
-        return self._drawn[size]
+@functools.lru_cache(64)
+def _places(seed: int, count: int, device: torch.device) -> torch.Tensor:
+    """Return places of a flat tensor; all of a size share theirs, as drawing is slow."""
+    # Of the size too, so that they do not depend on what else was asked for.
+    generator = torch.Generator().manual_seed((seed + count) % (1 << 63))
+    return inputs.places(count, generator).to(device)
 
 
 class Renewal:
@@ -78,21 +70,21 @@ class Renewal:
             if not in_order and inputs.has_room(tensor) and not inputs.says_twice(tensor)
         ]
 
-    def write(self, seed: int, places: Places | None = None) -> None:
+    def write(self, seed: int, places: int | None = None) -> None:
         """Write the content of a seed: the first one, scaled, with a few elements exchanged.
 
-        Which ones `places` say, by default those of the seed.
+        Which ones the seed `places` says, by default the same one.
         """
         share = (seed >> 1) % _STEPS / _STEPS
         step = _NEAREST + share * (_FARTHEST - _NEAREST)
-        factor, places = 1 + step if seed % 2 else 1 - step, places or Places(seed)
+        factor = 1 + step if seed % 2 else 1 - step
         for tensor, origin in self._origins:
             if tensor.dtype in inputs.SCALABLE:
                 torch.mul(origin, factor, out=tensor)
             else:
                 tensor.copy_(origin)
         for tensor in self._mixed:
-            drawn = places.among(tensor)
+            drawn = _places(seed if places is None else places, tensor.numel(), tensor.device)
             if self._in_columns and tensor.ndim > 1:
                 drawn = inputs.in_columns(drawn, tensor.shape[-1])
             inputs.exchange(tensor, drawn)

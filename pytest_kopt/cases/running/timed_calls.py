@@ -16,7 +16,7 @@ from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_input
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.nearby_shapes import RENEWED
-from pytest_kopt.honesty.renewal import Places, Renewal
+from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.numerics.nested import backward, contents, fresh_copies, mapped, same_bits, tensors
 
 #: Bytes of numbers that are drawn for a block, at most: some milliseconds' worth.
@@ -170,14 +170,14 @@ class Content:
         case = cases[0]
         self._numbers = [] if is_captured else _drawn_numbers(case, next(iter(sets.values())))
         #: Whether no two arms meet the same.
-        self.is_free = _is_free(case, [*sets.values()]) and not self._numbers
+        self._is_free = _is_free(case, [*sets.values()]) and not self._numbers
         self._shapes = {number: shapes(arguments) for number, arguments in sets.items()}
         self._weights = [] if is_captured else _drawn_weights(case, next(iter(sets.values())))
         self._weight_renewal = Renewal(self._weights, in_order=case.keeps_order, in_columns=True)
         self._step: tuple[int, str] | None = None
         nbytes = sum(tensor.nbytes for tensor in tensors(next(iter(sets.values()))))
         self._renewals: dict[int, Renewal] = {}
-        if self.is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
+        if self._is_free and (is_captured or nbytes * calls > _MOST_DRAWN):
             self._renewals = {
                 number: Renewal(
                     inputs.activations(arguments, case.weights), in_order=case.keeps_order
@@ -188,19 +188,18 @@ class Content:
     @property
     def is_drawn(self) -> bool:
         """Whether it is what the case draws, and nothing of it is scaled."""
-        return self.is_free and not self._renewals
+        return self._is_free and not self._renewals
 
     def write(self, seed: int, arm: str, calls: int = 0) -> None:
         """Write the content of an arm's block into all sets, or those of its first calls."""
-        places = _places(seed, arm)
         self._write_weights(seed >> WEIGHT_BITS, arm)
         for number in [*self._sets][: calls or None]:
-            self._write_set(number, seed, arm, places)
+            self._write_set(number, seed, arm)
 
     def write_one(self, number: int, seed: int, arm: str) -> None:
         """Write the content of an arm's block into one set, and what it shares with the others."""
         self._write_weights(seed >> WEIGHT_BITS, arm)
-        self._write_set(number, seed, arm, _places(seed, arm))
+        self._write_set(number, seed, arm)
 
     def _write_weights(self, step: int, arm: str) -> None:
         """Write a block's weights as an optimiser's step does: their versions move.
@@ -217,15 +216,15 @@ class Content:
         for weight in self._weights:
             increment_version(weight)
 
-    def _write_set(self, number: int, seed: int, arm: str, places: Places) -> None:
+    def _write_set(self, number: int, seed: int, arm: str) -> None:
         """Write the activations of one set.
 
         Arms get content of their own: results of another's block must be no answers. Values that
         are not floating-point can determine the amount of work: there the arms get the same.
         """
-        set_seed = derive(seed, arm if self.is_free else "", f"content {number}")
+        set_seed = derive(seed, arm if self._is_free else "", f"content {number}")
         if self._renewals:
-            self._renewals[number].write(set_seed, places)
+            self._renewals[number].write(set_seed, _places(seed, arm))
             return
         case, arguments = self._cases[number % len(self._cases)], self._sets[number]
         drawn = make_inputs(case, set_seed)
@@ -236,7 +235,7 @@ class Content:
         if isinstance(arguments, list):
             for place in self._numbers:
                 arguments[place] = drawn[place]
-        if not self.is_free:
+        if not self._is_free:
             activations = inputs.activations(arguments, case.weights)
             Renewal(activations, in_order=case.keeps_order).write(derive(set_seed, arm, "scaled"))
 
@@ -244,25 +243,22 @@ class Content:
 class Gradients:
     """The content of the incoming gradients of a case's backwards in a block."""
 
-    #: No two arms meet the same.
-    is_free = True
-
     def __init__(self, incoming: Mapping[int, Sequence[torch.Tensor]]) -> None:
         """Write to the gradients of sets by number."""
         self._renewals = {number: Renewal(tensors) for number, tensors in incoming.items()}
 
     def write(self, seed: int, arm: str, calls: int = 0) -> None:
-        places = _places(seed, arm)
         for number in [*self._renewals][: calls or None]:
-            self.write_one(number, seed, arm, places)
+            self.write_one(number, seed, arm)
 
-    def write_one(self, number: int, seed: int, arm: str, places: Places | None = None) -> None:
+    def write_one(self, number: int, seed: int, arm: str) -> None:
         set_seed = derive(seed, arm, f"gradients {number}")
-        self._renewals[number].write(set_seed, places or _places(seed, arm))
+        self._renewals[number].write(set_seed, _places(seed, arm))
 
 
-def _places(seed: int, arm: str) -> Places:
-    return Places(derive(seed, arm, "places"))
+def _places(seed: int, arm: str) -> int:
+    """Return the seed of the places of a block's exchanged elements."""
+    return derive(seed, arm, "places")
 
 
 def shapes(arguments: Sequence[Any]) -> list[torch.Size]:
