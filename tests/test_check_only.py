@@ -17,8 +17,8 @@ import torch
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench, Depth, Purpose, WorkerOrders
-from pytest_kopt.cases.result import Collector
-from pytest_kopt.cases.running.run_case import Outcome, run_case
+from pytest_kopt.cases.result import CaseResult, Collector
+from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.decide.grounds import by_ground
 from pytest_kopt.schema.columns import Column, Schema
 from pytest_kopt.session.worker import Worker
@@ -62,21 +62,20 @@ def plain_bench(**orders: Any) -> Bench:
     return Worker(WorkerOrders("cpu", "auto", 1, 60.0, "standard", **orders)).bench()
 
 
-def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> Outcome:
-    return run_case(case_of(function, schema), plain_bench(depth=Depth.CHECKS))
+def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> CaseResult:
+    return run_case(case_of(function, schema), plain_bench(depth=Depth.CHECKS))[0]
 
 
 def test_a_check_has_a_verdict_and_no_times() -> None:
-    outcome = checked(Counted())
-    result = outcome.result
-    assert result.check == "PASS" and outcome.forward is None
+    result = checked(Counted())
+    assert result.check == "PASS"
     assert math.isnan(float(result.cells["Forward GB/s"] or 0))
     found = result.evidence
     assert not (found.engine or found.samples_ms("forward"))
 
 
 def test_a_check_finds_what_is_wrong_and_what_is_no_answer() -> None:
-    assert checked(Counted(factor=2.1)).result.check == "FAIL"
+    assert checked(Counted(factor=2.1)).check == "FAIL"
     known: dict[int, torch.Tensor] = {}
 
     def remembers(x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +83,7 @@ def test_a_check_finds_what_is_wrong_and_what_is_no_answer() -> None:
             known[x.data_ptr()] = 2 * x
         return known[x.data_ptr()].clone()
 
-    result = checked(remembers).result
+    result = checked(remembers)
     assert result.check == "FAIL" and any(found.rejects for found in result.findings)
 
 
@@ -97,7 +96,7 @@ def test_a_gate_on_a_time_is_not_asked(gate: str, check: str) -> None:
         Column("out_snr", "out_snr"),
     )
     schema = Schema("own", columns, dims=("n",), unit="GB/s", work="nbytes", gate=gate)
-    assert checked(Counted(), schema).result.check == check
+    assert checked(Counted(), schema).check == check
 
 
 def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
@@ -112,7 +111,7 @@ def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED)])
 def test_a_check_of_a_slow_kernel_has_few_calls(clock: Clock, seconds: float, most: int) -> None:
     kernel = Counted(clock, seconds)
-    assert checked(kernel).result.check == "PASS"
+    assert checked(kernel).check == "PASS"
     assert JUDGED <= kernel.calls <= most
 
 
@@ -125,8 +124,8 @@ def test_samples_of_a_slow_kernel_are_few(clock: Clock) -> None:
 
 
 def test_one_repeat_is_one_sample() -> None:
-    outcome = run_case(case_of(Counted()), plain_bench(repeats=1))
-    assert outcome.forward is not None and len(outcome.forward.samples_ms) == 1
+    _, (forward,), _ = run_case(case_of(Counted()), plain_bench(repeats=1))
+    assert len(forward.samples_ms) == 1
 
 
 def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow(clock: Clock) -> None:
@@ -138,7 +137,7 @@ def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow(clock: C
         kernel.seconds = 0.0
         return result
 
-    assert checked(built).result.check == "PASS"
+    assert checked(built).check == "PASS"
     assert kernel.calls > 2 * JUDGED
 
 
@@ -206,7 +205,7 @@ def test_a_second_call_is_refused_and_no_kernel_s_fault(tmp_path: Path) -> None:
 def test_nothing_is_decided_where_a_case_never_called() -> None:
     """In a round and in a gate: it had no row, as if somebody had filtered it out."""
     ids = ["t.py::test_a", "t.py::test_b"]
-    found = Collector(order=ids, results={ids[0]: checked(Counted()).result}, silent={ids[1]})
+    found = Collector(order=ids, results={ids[0]: checked(Counted())}, silent={ids[1]})
     verdict = by_ground(unfinished(found, ids, ""), policies.load("primus"))
     assert verdict is not None and verdict.decision == "INCOMPLETE"
     assert verdict.reason == "1 case(s) never called kopt(): t.py::test_b"
@@ -223,5 +222,5 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
 
     hook: Any = SimpleNamespace(is_confined=is_confined)
     bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
-    found = run_case(case_of(kernel), bench).result.diagnosis
+    found = run_case(case_of(kernel), bench)[0].diagnosis
     assert "/home/me/.tunings" in found and ("write only to" in found) == is_confined

@@ -544,9 +544,9 @@ def frozen(engine: str) -> tuple[ExpectedCase]:
 
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_baseline_that_cannot_be_captured_says_so() -> None:
-    outcome = run_case(case_of(reads_back), Bench("cpu", "auto", 1, cpu=FAST))
-    assert (outcome.result.check, outcome.result.evidence.engine) == ("PASS", "events")
-    (found,) = outcome.result.findings
+    result, _, _ = run_case(case_of(reads_back), Bench("cpu", "auto", 1, cpu=FAST))
+    assert (result.check, result.evidence.engine) == ("PASS", "events")
+    (found,) = result.findings
     assert found.check == "not-captured" and not found.rejects
     assert "(operation not permitted when stream is capturing)" in found.message
 
@@ -555,11 +555,11 @@ def test_a_baseline_that_cannot_be_captured_says_so() -> None:
 def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
     """The baseline chose a graph by itself."""
     bench = Bench("cpu", "auto", 1, expected=frozen("graph"), cpu=FAST)
-    outcome = run_case(case_of(reads_back), bench)
-    assert (outcome.result.check, outcome.result.evidence.engine) == ("PASS", "events")
-    assert run_case(case_of(clean), bench).result.evidence.engine == "graph"
+    result, _, _ = run_case(case_of(reads_back), bench)
+    assert (result.check, result.evidence.engine) == ("PASS", "events")
+    assert run_case(case_of(clean), bench)[0].evidence.engine == "graph"
     bench = Bench("cpu", "auto", 1, expected=frozen("events"), cpu=FAST)
-    assert run_case(case_of(clean), bench).result.evidence.engine == "events"
+    assert run_case(case_of(clean), bench)[0].evidence.engine == "events"
 
 
 @pytest.mark.usefixtures("fake_gpu")
@@ -587,9 +587,9 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
         raise AssertionError
 
     monkeypatch.setattr(choice, "EventsBlock", prepare)
-    outcome = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
-    assert outcome.result.check == "ERROR"
-    said = outcome.result.diagnosis
+    result, _, _ = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
+    assert result.check == "ERROR"
+    said = result.diagnosis
     assert said.startswith("passed its check, but raises in a timed call")
     assert in_a_line(said).endswith("RuntimeError: no more launches")
     assert "no more launches" in said and "in tired" in said and "pytest_kopt" not in said

@@ -307,7 +307,7 @@ def test_a_function_of_sorted_rows_is_timed_where_the_case_says_so(domain: str) 
         dims={"n": 32},
         domain=domain,
     )
-    result = run_case(case, Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.005))).result
+    result, _, _ = run_case(case, Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.005)))
     assert result.check == ("PASS" if domain else "ERROR"), result.diagnosis
     assert ("domain='declared order'" in result.diagnosis) == (not domain)
 

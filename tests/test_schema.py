@@ -73,7 +73,7 @@ def test_every_quantity_is_measured_of_a_case_that_was_timed() -> None:
     case: Any = SimpleNamespace(schema=MEMORY, work=(1e6, 2e6))
     timing = Timing("wall", (1.0, 2.0), calls_per_sample=1)
     found = [compare(1.0, 1.0, name=name) for name in ("out", "grad of input 0")]
-    figures = figures_of(found) | figures_of_case(case, timing, timing)
+    figures = figures_of(found) | figures_of_case(case, [timing, timing])
     assert {*figures} == {name.replace("<input>", "0") for name in QUANTITIES}
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running import timing
 from pytest_kopt.cases.running.check import CheckedCase, check_case
-from pytest_kopt.cases.running.run_case import Outcome, run_case
+from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.cases.running.timed_calls import Content, input_sets
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import RestoredArguments
@@ -36,10 +37,10 @@ def check(function: Callable[..., Any], **changes: Any) -> CheckedCase:
     return check_case(case, a_bench(case))
 
 
-def timed(function: Callable[..., Any], **changes: Any) -> Outcome:
+def timed(function: Callable[..., Any], **changes: Any) -> CaseResult:
     """Check and time a case as a session does it."""
     cpu = WallEngine(iterations=5, block_seconds=0.01)
-    return run_case(case_of(function, **changes), Bench("cpu", "auto", 20260101, cpu=cpu))
+    return run_case(case_of(function, **changes), Bench("cpu", "auto", 20260101, cpu=cpu))[0]
 
 
 def twice(x: Tensor, out: Tensor) -> None:
@@ -158,9 +159,9 @@ def test_calls_that_count_on_find_their_counter_restored() -> None:
     def inputs() -> tuple[Tensor, Tensor, Tensor]:
         return torch.randn(COLUMNS), torch.zeros(4, COLUMNS), torch.tensor(2)
 
-    outcome = timed(append, inputs=inputs, reference=reference, gate=snr(40.0))
-    assert outcome.result.check == "PASS", outcome.result.diagnosis
-    assert outcome.result.findings == ()
+    result = timed(append, inputs=inputs, reference=reference, gate=snr(40.0))
+    assert result.check == "PASS", result.diagnosis
+    assert result.findings == ()
 
 
 def test_what_is_doubled_in_place_does_not_run_away() -> None:
@@ -170,13 +171,13 @@ def test_what_is_doubled_in_place_does_not_run_away() -> None:
         seen.append(float(x.abs().max()))
         return x.mul_(2)
 
-    outcome = timed(
+    result = timed(
         doubled,
         inputs=lambda: (torch.rand(ROWS, COLUMNS) + 1,),
         reference=lambda x: x.mul_(2).double(),
     )
-    assert outcome.result.check == "PASS", outcome.result.diagnosis
-    assert outcome.forward is not None and outcome.result.findings == ()
+    assert result.check == "PASS", result.diagnosis
+    assert result.evidence.samples_ms("forward") and result.findings == ()
     assert max(seen) < 4, "content of the case's own, or up to an eighth more"
 
 
@@ -196,12 +197,12 @@ def test_a_kernel_that_works_no_more_when_it_is_timed_is_found(
             torch.mul(x, 2, out=out)
 
     monkeypatch.setattr("pytest_kopt.cases.running.run_case.time_case", time_case)
-    outcome = timed(
+    result = timed(
         tired,
         inputs=lambda: (torch.randn(8, 8), torch.zeros(8, 8)),
         reference=twice,
     )
-    assert outcome.result.check == "FAIL"
+    assert result.check == "FAIL"
 
 
 # --- arguments that share memory -----------------------------------------------------------------
@@ -305,20 +306,20 @@ def scratching(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
 def test_an_undeclared_write_comes_with_the_line_to_add(
     declared: dict[str, Any], line: str
 ) -> None:
-    outcome = timed(scratching, inputs=ADD["inputs"], reference=new, **declared)
-    (finding,) = outcome.result.findings
-    assert (outcome.result.check, finding.check, finding.rejects) == (
+    result = timed(scratching, inputs=ADD["inputs"], reference=new, **declared)
+    (finding,) = result.findings
+    assert (result.check, finding.check, finding.rejects) == (
         "FAIL",
         "input-mutated",
         False,
     )
-    assert line in outcome.result.diagnosis
-    assert "cheat" not in outcome.result.diagnosis and outcome.forward is None
+    assert line in result.diagnosis
+    assert "cheat" not in result.diagnosis and not result.evidence.samples_ms("forward")
 
 
 def test_what_is_consumed_may_hold_anything() -> None:
-    outcome = timed(scratching, inputs=ADD["inputs"], reference=new, consumes=(0, 2))
-    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    result = timed(scratching, inputs=ADD["inputs"], reference=new, consumes=(0, 2))
+    assert (result.check, result.findings) == ("PASS", ())
 
 
 class Thrifty(torch.autograd.Function):
@@ -359,9 +360,9 @@ def test_a_backward_may_reuse_what_it_saved(
 ) -> None:
     monkeypatch.setattr(Thrifty, "takes_grad", takes_grad)
     consumes = (0, 1, "grad_out") if takes_grad else (0, 1)
-    outcome = timed(Thrifty.apply, consumes=consumes, **SWIGLU)
-    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
-    assert outcome.backward is not None
+    result = timed(Thrifty.apply, consumes=consumes, **SWIGLU)
+    assert (result.check, result.findings) == ("PASS", ())
+    assert result.evidence.samples_ms("backward")
     undeclared = check(Thrifty.apply, **SWIGLU)
     assert undeclared.check == "FAIL" and not any(found.rejects for found in undeclared.findings)
     said = [str(found) for found in undeclared.findings]
@@ -404,8 +405,8 @@ def test_a_kernel_gains_nothing_by_what_it_leaves_in_an_input() -> None:
             torch.add(x, y, out=out)
         y.fill_(7.0)
 
-    outcome = timed(lazy, inputs=ADD["inputs"], reference=new, writes=(2,), consumes=(1,))
-    assert outcome.result.check == "PASS" and not any(served)
+    result = timed(lazy, inputs=ADD["inputs"], reference=new, writes=(2,), consumes=(1,))
+    assert result.check == "PASS" and not any(served)
     undeclared = check(lazy, inputs=ADD["inputs"], reference=new, writes=(2,))
     assert undeclared.check == "FAIL"
 
@@ -444,8 +445,8 @@ def seeded() -> tuple[Tensor, torch.Generator]:
 
 
 def test_kernel_and_reference_draw_alike_from_a_generator() -> None:
-    outcome = timed(dropped, inputs=seeded, reference=lambda x, g: dropped(x.double(), g))
-    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    result = timed(dropped, inputs=seeded, reference=lambda x, g: dropped(x.double(), g))
+    assert (result.check, result.findings) == ("PASS", ())
 
 
 def test_what_a_generator_draws_is_content_of_each_timed_call() -> None:
@@ -535,7 +536,7 @@ def test_a_backward_that_torch_sees_overwrite_its_memory_may_do_so() -> None:
             before = x.clone()
             return x.copy_(grads[0] * y), y.copy_(grads[0] * before)
 
-    outcome = timed(
+    result = timed(
         Thrifty.apply,
         inputs=lambda: tuple(torch.randn(ROWS, COLUMNS, requires_grad=True) for _ in range(2)),
         reference=lambda x, y: x.double() * y.double(),
@@ -544,7 +545,7 @@ def test_a_backward_that_torch_sees_overwrite_its_memory_may_do_so() -> None:
         schema="memory",
         nbytes=12.0 * ROWS * COLUMNS,
     )
-    assert (outcome.result.check, outcome.result.findings) == ("PASS", ()), outcome.result.diagnosis
+    assert (result.check, result.findings) == ("PASS", ()), result.diagnosis
 
 
 # --- results in lists, dicts and dataclasses -----------------------------------------------------
@@ -647,6 +648,6 @@ def test_timed_calls_find_a_list_as_it_is_made() -> None:
         lengths.add(len(outs))
         listed(x, outs)
 
-    outcome = timed(counting, inputs=lambda: (drawn(), []), reference=listed)
-    assert outcome.result.check == "PASS" and outcome.forward is not None
+    result = timed(counting, inputs=lambda: (drawn(), []), reference=listed)
+    assert result.check == "PASS" and result.evidence.samples_ms("forward")
     assert lengths == {0}

@@ -177,7 +177,7 @@ class Kopt:
             if client is not None and not isinstance(client.order, CheckCase):
                 self._serve(case, client, client.order)
                 raise CaseServed
-            outcome = run_case(case, self._bench)
+            result, timings, figures = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._test, CaseResult(nodeid, refusal=message))
@@ -185,7 +185,7 @@ class Kopt:
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
         slow = tuple(name for name in SLOW if name in sys.modules)
-        evidence = outcome.result.evidence
+        evidence = result.evidence
 
         def inside(*names: str) -> tuple[str, ...]:
             places = (Path(name).resolve() for name in names)
@@ -194,7 +194,7 @@ class Kopt:
 
         home = Path(evidence.home or "")
         used, compared = None, self._bench.purpose is Purpose.COMPARISON
-        if compared and evidence.interpreted and outcome.result.check == "PASS":
+        if compared and evidence.interpreted and result.check == "PASS":
             # No process that compares versions will say so: it is not timed.
             used = inside(*map(str, files_used(case, root, self._bench.session_seed)))
         evidence = replace(
@@ -210,16 +210,16 @@ class Kopt:
             judged_by=inside(*(evidence.judged_by or ())),
             opened=self._bench.opened(root),
         )
-        result = replace(outcome.result, evidence=evidence)
+        result = replace(result, evidence=evidence)
         send(self._test, result)
         if result.check != "PASS":
             pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)
-        figures = outcome.figures
+        times: list[Timing | None] = [*timings, None, None]
         return Measurement(
             label=result.label,
             dims=result.dims,
-            forward=outcome.forward,
-            backward=outcome.backward,
+            forward=times[0],
+            backward=times[1],
             forward_rate=figures.get("forward_rate"),
             backward_rate=figures.get("backward_rate"),
             out_snr=figures["out_snr"],

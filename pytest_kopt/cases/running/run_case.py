@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Bench, hold_against_baseline
+from pytest_kopt.cases.order import WAYS, Bench, hold_against_baseline
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.check import (
     CheckedCase,
@@ -17,8 +18,10 @@ from pytest_kopt.cases.running.check import (
     kernel_traceback,
     refuse_own_fault,
 )
+from pytest_kopt.cases.running.inspected_results import floors
+from pytest_kopt.cases.running.spot_checks import wrong_results
 from pytest_kopt.cases.running.switches import new_operators
-from pytest_kopt.cases.running.timing import judge_timed, time_case
+from pytest_kopt.cases.running.timing import time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
@@ -27,6 +30,8 @@ from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.schema.columns import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import Classes
 
+#: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
+_OWN_SLACK_DB = 10.0
 _RAISES = "passed its check, but raises in a timed call"
 _IN_ORDER = (
     "Timed inputs have the values that the case draws, scaled a little, with "
@@ -35,18 +40,8 @@ _IN_ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A case's result with the timings behind it (None where it was not timed)."""
-
-    result: CaseResult
-    forward: Timing | None = None
-    backward: Timing | None = None
-    figures: dict[str, float] = field(default_factory=dict)
-
-
-def run_case(case: Case, bench: Bench) -> Outcome:
-    """Check, then time a case.
+def run_case(case: Case, bench: Bench) -> tuple[CaseResult, Sequence[Timing], dict[str, float]]:
+    """Check, then time a case; return its result, what each direction took, and its figures.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
@@ -60,9 +55,9 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     if bench.times(case.nodeid, bool(checked.evidence.interpreted)) and checked.goes_on:
         with one_thread():
             _time(checked)
-        found = new_operators(bench)
-        checked.findings += [finding for finding in found if finding not in checked.findings]
-    return _outcome(checked, start)
+        new = new_operators(bench)
+        checked.findings += [finding for finding in new if finding not in checked.findings]
+    return _filled(checked, start)
 
 
 def _time(checked: CheckedCase) -> None:
@@ -73,7 +68,8 @@ def _time(checked: CheckedCase) -> None:
         with timing_lock(bench.uuid, bench.waiting):
             blocks = time_case(checked)
         with checking_lock(bench.uuid, bench.waiting):
-            judge_timed(checked, blocks)
+            snr_floors = floors(checked.evidence.accuracy or {}, _OWN_SLACK_DB)
+            checked.findings += wrong_results(blocks, snr_floors)
     except BadInput:
         raise
     except Exception as error:
@@ -90,24 +86,25 @@ def _time(checked: CheckedCase) -> None:
         checked.diagnosis = "\n".join(lines)
 
 
-def _outcome(checked: CheckedCase, start: float) -> Outcome:
+def _filled(
+    checked: CheckedCase, start: float
+) -> tuple[CaseResult, Sequence[Timing], dict[str, float]]:
     """Fill the row; the case began at `start` on the clock of perf_counter."""
     case, check, diagnosis = checked.case, checked.check, checked.diagnosis
     timings = checked.timings
     if any(finding.rejects for finding in checked.findings):
         # What a refused kernel was timed at means nothing.
         check, timings = "FAIL" if check == "PASS" else check, ()
-    forward, backward = (*timings, None, None)[:2]
     if checked.findings and check != "PASS":
         diagnosis = "\n".join([*map(str, checked.findings), diagnosis]).rstrip()
     evidence = replace(checked.evidence, seconds=time.perf_counter() - start)
-    figures = checked.figures | figures_of_case(case, forward, backward)
+    figures = checked.figures | figures_of_case(case, timings)
     cells: dict[str, Scalar | None] = {
         column.name: figures.get(column.quantity, math.nan)
         for column in case.schema.columns
         if case.backward or not column.is_backward
     }
-    if check == "PASS" and (failed := _failed_gate(case, figures, is_timed=forward is not None)):
+    if check == "PASS" and (failed := _failed_gate(case, figures, is_timed=bool(timings))):
         check, diagnosis = "FAIL", failed
         # A case that fails its check has no metrics, whatever was measured.
         cells |= {c.name: math.nan for c in case.schema.columns if c.name in cells and c.is_time}
@@ -122,7 +119,7 @@ def _outcome(checked: CheckedCase, start: float) -> Outcome:
         evidence=evidence,
         findings=tuple(checked.findings),
     )
-    return Outcome(result, forward, backward, figures)
+    return result, timings, figures
 
 
 def _failed_gate(case: Case, figures: dict[str, float], *, is_timed: bool) -> str:
@@ -137,14 +134,10 @@ def _failed_gate(case: Case, figures: dict[str, float], *, is_timed: bool) -> st
     return f"gate {case.schema.gate!r} fails: {value!r}"
 
 
-def figures_of_case(
-    case: Case, forward: Timing | None, backward: Timing | None
-) -> dict[str, float]:
+def figures_of_case(case: Case, timings: Sequence[Timing]) -> dict[str, float]:
     """Return times and rates by the quantities of a schema's columns."""
     figures: dict[str, float] = {}
-    for way, timing, position in (("forward", forward, 0), ("backward", backward, 1)):
-        if timing is None:
-            continue
+    for position, (way, timing) in enumerate(zip(WAYS, timings, strict=False)):
         figures[f"{way}_ms"] = timing.mean_ms
         figures[f"{way}_ms_stddev"] = timing.stddev_ms
         figures[f"{way}_us"] = timing.mean_ms * 1e3

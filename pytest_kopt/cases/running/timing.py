@@ -15,12 +15,7 @@ from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.order import WAYS, Bench, derive
 from pytest_kopt.cases.running.check import CheckedCase
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.inspected_results import floors
-from pytest_kopt.cases.running.spot_checks import (
-    Spotted,
-    recorded,
-    wrong_results,
-)
+from pytest_kopt.cases.running.spot_checks import Spotted, recorded
 from pytest_kopt.cases.running.timed_calls import (
     MOST_SETS,
     Backward,
@@ -53,8 +48,6 @@ from pytest_kopt.measure.gpu import GraphMemory
 from pytest_kopt.measure.wall import WallBlock
 from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
-#: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
-_OWN_SLACK_DB = 10.0
 #: Samples of a case, and runs of a block before them, which do not count.
 _SAMPLES, _DISCARDED = 3, 1
 
@@ -62,7 +55,7 @@ _SAMPLES, _DISCARDED = 3, 1
 def time_case(checked: CheckedCase) -> list[Spotted]:
     """Time each direction on fresh inputs, up to three times while the device drifts; look on.
 
-    Returns the blocks, whose results `judge_timed` is to judge.
+    Returns the blocks, whose results are to be judged.
     """
     case, bench, since = checked.case, checked.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
@@ -113,12 +106,6 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
     if why := not_captured(blocks):
         checked.findings += uncaptured(why, not bench.expected, lambda: _computes(case, seed))
     return blocks
-
-
-def judge_timed(checked: CheckedCase, blocks: Sequence[Spotted]) -> None:
-    """Judge what timed blocks gave."""
-    snr_floors = floors(checked.evidence.accuracy or {}, _OWN_SLACK_DB)
-    checked.findings += wrong_results(blocks, snr_floors)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:
