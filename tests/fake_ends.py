@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from pytest_kopt.cases.protocol import Agree, HandOver, Order, Prepare, Time, Write
+from pytest_kopt.cases.protocol import HandOver, Order, Prepare, Time, Write
 from pytest_kopt.cases.replies import (
     HandedOver,
-    Prepared,
     Ready,
     Reply,
     Timed,
@@ -29,10 +28,12 @@ class TwoBlocks:
 
     def send(self, reply: Reply) -> None:
         match reply:
-            case Prepared(engine, not_captured):
+            case Ready(engine, not_captured) if self.common not in (None, engine):
                 self.engine, self.not_captured = engine, not_captured
-                self._orders = [Agree(self.common or engine)]
-            case Ready(calls):
+                self._orders = [Prepare([4, 4], self.common)]
+            case Ready(engine, not_captured, calls):
+                if self.common is None:
+                    self.engine, self.not_captured = engine, not_captured
                 self.arms = [*calls]
                 # Each is started on its own, once for its forward.
                 blocks = [order for arm in calls for order in (Write(arm, 5), Time())]

@@ -19,7 +19,6 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
-    Agree,
     HandOver,
     JudgeLooks,
     Keep,
@@ -39,7 +38,6 @@ from pytest_kopt.cases.replies import (
     HandedOver,
     Judged,
     Loaded,
-    Prepared,
     Ready,
     Reply,
     Timed,
@@ -118,9 +116,7 @@ class Runner:
     def send(self, reply: Reply) -> None:
         self.told.append(type(reply).__name__)
         match reply:
-            case Prepared(engine):
-                self._orders = iter([Agree(engine)])
-            case Ready(calls, places):
+            case Ready(calls=calls, places=places):
                 self._calls, self._places = calls, places
                 self.blocks = [(arm, seed) for seed in (5, 6) for arm in calls]
                 self._orders = self._all_orders()

@@ -30,14 +30,13 @@ from pytest_kopt.cases.order import (
     ArmsOrder,
     Bench,
 )
-from pytest_kopt.cases.protocol import Agree, HandOver, Looks, Order, Time, Write
+from pytest_kopt.cases.protocol import HandOver, Looks, Order, Prepare, Time, Write
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
     HandedOver,
     Loaded,
     MachineCode,
-    Prepared,
     Ready,
     Reply,
     Report,
@@ -155,9 +154,10 @@ def test_arms_of_one_process_come_to_one_engine(
     kept: list[dict[str, Any]] = []
     one_engine = timed_versions.prepared
 
-    def recorded(*given: Any) -> dict[str, Any]:
-        kept.append(one_engine(*given))
-        return kept[-1]
+    def recorded(*given: Any) -> Any:
+        arms, ready = one_engine(*given)
+        kept.append(arms)
+        return arms, ready
 
     monkeypatch.setattr(timed_versions, "prepared", recorded)
     client = TwoBlocks()
@@ -232,7 +232,7 @@ def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.M
     bench, order = Bench("cpu", "auto", 1, cpu=FAST), ArmsOrder((CANDIDATE, INCUMBENT))
     serve_arms(case_of(clean), bench, order, cast("Any", Telling()))
     loaded, prepared = told[:2]
-    assert isinstance(loaded, Loaded) and loaded.code and isinstance(prepared, Prepared)
+    assert isinstance(loaded, Loaded) and loaded.code and isinstance(prepared, Ready)
 
 
 GPU = replace(CPU, kind="cuda")
@@ -259,8 +259,7 @@ class _Child:
             [
                 Collected([]),
                 Loaded(),
-                Prepared(engine, dict(not_captured)),
-                Ready({arm: [3]}, {arm: [0]}),
+                Ready(engine, dict(not_captured), {arm: [3]}, {arm: [0]}),
                 HandedOver([]),
                 CaseFinished("a"),
             ]
@@ -270,7 +269,10 @@ class _Child:
         if self._blocks:
             reply, self.waited_ms = self._blocks.pop()
             return reply
-        return self._replies.popleft()
+        reply = self._replies.popleft()
+        if isinstance(reply, Ready):
+            self._ready = reply
+        return reply
 
     def expect(self, kind: type) -> Reply:
         reply = self.receive()
@@ -281,8 +283,10 @@ class _Child:
 
     def send(self, order: Order) -> None:
         match order:
-            case Agree(engine):
+            case Prepare(engine=engine):
                 self.told.append(engine)
+                if engine:
+                    self._replies.appendleft(replace(self._ready, engine=engine))
             case Write(seed=seed, keep=keep, is_look=is_look):
                 self.looks += [len(self.blocks)] * is_look
                 self.places.append(keep.place if keep else None)
@@ -353,7 +357,7 @@ def test_a_process_that_fails_when_it_knows_what_is_looked_at_has_died_and_is_ju
     if fails == "in a block":
         candidate.fails_at = 4
     else:
-        candidate._replies[4] = Report({"outcome": "failed"})
+        candidate._replies[3] = Report({"outcome": "failed"})
     with pytest.raises(Died) as death:
         made.measure(["a"], random.Random(1))
     assert death.value.case == "a"
@@ -396,7 +400,7 @@ def test_results_of_a_case_that_loses_are_judged_only_if_the_version_would_be_ke
     )
     candidate.scratch = scratch
     files = str(scratch / "results"), str(tmp_path / "elsewhere")
-    candidate._replies[4] = HandedOver([{"arm": CANDIDATE, "file": file} for file in files])
+    candidate._replies[3] = HandedOver([{"arm": CANDIDATE, "file": file} for file in files])
     judged = pytest.raises(Caught)
     with judged if gain > 0 else nullcontext():
         made.measure(["a"], random.Random(1))
@@ -413,7 +417,8 @@ def test_results_of_a_case_that_loses_are_judged_only_if_the_version_would_be_ke
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
     quads, children = replica(device=GPU)
-    assert [child.told for child in children] == [["events"]] * 3
+    # The candidate's has it already.
+    assert [child.told for child in children] == [[""], ["", "events"], ["", "events"]]
     assert quads.engine == "events" and quads.not_captured
 
 
@@ -465,7 +470,7 @@ def test_a_process_holds_the_arms_and_directions_of_its_case(
     made, (candidate, *_) = replica_on(
         device, await_loaded=lambda i: Loaded(sets=[3], has_backward=True)
     )
-    candidate._replies[3] = Ready(calls, calls)
+    candidate._replies[2] = Ready("events", {}, calls, calls)
     with pytest.raises(Refused, match="other arms or directions"):
         made.measure(["a"], random.Random(1))
 
@@ -476,7 +481,8 @@ def test_a_process_holds_the_uneven_arms_of_a_case_that_has_them(is_uneven: bool
     made, children = replica_on(CPU, await_loaded=lambda i: Loaded(sets=[3, 4]))
     for child in children:
         arms = [child.arm, *filter(None, [UNEVEN.get(child.arm)])] if is_uneven else [child.arm]
-        child._replies[3] = Ready({arm: [3] for arm in arms}, {arm: [0] for arm in arms})
+        each = ({arm: [number] for arm in arms} for number in (3, 0))
+        child._replies[2] = Ready("events", {}, *each)
     with nullcontext() if is_uneven else pytest.raises(Refused, match="other arms or dir"):
         made.measure(["a"], random.Random(1))
 

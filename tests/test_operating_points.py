@@ -15,13 +15,12 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
-from pytest_kopt.cases.protocol import Agree, HandOver, LoadVersions, Prepare
+from pytest_kopt.cases.protocol import HandOver, LoadVersions, Prepare
 from pytest_kopt.cases.replies import (
     CaseFinished,
     Collected,
     HandedOver,
     Loaded,
-    Prepared,
     Ready,
     Reply,
 )
@@ -118,12 +117,10 @@ class Process(BlockWorker):
                 self._case = nodeid
                 self._told.append(Loaded())
             case Prepare():
-                self._told.append(Prepared("events"))
-            case Agree():
                 # The judge loads the incumbent alone of a case that runs here.
                 self._gpu.case = self._case or self._gpu.case
                 each = {arm: [10] for arm in self._arms}
-                self._told.append(Ready(each, each))
+                self._told.append(Ready("events", {}, each, each))
             case HandOver():
                 self._replies = [HandedOver([])]
                 self._told.append(CaseFinished(self._case))

@@ -17,7 +17,6 @@ from pytest_kopt.cases import replies
 from pytest_kopt.cases.fixture import Kopt
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Bench, WorkerOrders
 from pytest_kopt.cases.protocol import (
-    Agree,
     Begin,
     CaseServed,
     CheckCase,
@@ -53,15 +52,14 @@ LOOKS = Looks(CASE, 5, [], 1, [], [1])
 EVERY: tuple[Order, ...] = (
     Begin(ORDERS, [], [], []),
     *(kind(CASE) for kind in (CheckCase, Profile, LoadVersions, TryNearby, LoadReference)),
-    *(Leave(), Prepare([2]), Agree("wall"), Write(CANDIDATE, 5), Time(), HandOver(1)),
+    *(Leave(), Prepare([2]), Write(CANDIDATE, 5), Time(), HandOver(1)),
     *(JudgeLooks(LOOKS), Recompute(LOOKS), SayReach(), LoadAlone(5), StopWorker()),
 )
-BLOCKS: list[Order] = [LoadVersions(CASE), Prepare([2]), Agree("wall")]
+BLOCKS: list[Order] = [LoadVersions(CASE), Prepare([2])]
 #: By its name, what a client has sent when a worker is in a state.
 STATES: dict[str, list[Order]] = {
     "between cases": [],
     "versions loaded": BLOCKS[:1],
-    "versions prepared": BLOCKS[:2],
     "between blocks": BLOCKS,
     "block written": [*BLOCKS, Write(CANDIDATE, 5)],
     "block timed": [*BLOCKS, Write(CANDIDATE, 5), Time()],
@@ -69,7 +67,6 @@ STATES: dict[str, list[Order]] = {
     "reference loaded": [LoadReference(CASE)],
     "reference judged": [LoadReference(CASE), JudgeLooks(LOOKS)],
     "current best loaded": [LoadReference(CASE), LoadAlone(5)],
-    "current best prepared": [LoadReference(CASE), LoadAlone(5), Prepare([2])],
     "current best timed": [LoadReference(CASE), LoadAlone(5), *BLOCKS[1:], HandOver(1)],
     "ended": [StopWorker()],
 }
@@ -80,7 +77,11 @@ _NEXT_CASE: dict[type[Any], str] = {
     TryNearby: "TriedShape",
     LoadReference: "Loaded",
 }
-_NEXT_BLOCK: dict[type[Any], str] = {Write: "Written", HandOver: "HandedOver"}
+_NEXT_BLOCK: dict[type[Any], str] = {
+    Prepare: "Ready",
+    Write: "Written",
+    HandOver: "HandedOver",
+}
 _NEXT_LOOKS: dict[type[Any], str] = {
     JudgeLooks: "Judged",
     Recompute: "HandedOver",
@@ -90,16 +91,14 @@ _NEXT_LOOKS: dict[type[Any], str] = {
 #: By state, the reply to each order that has its turn there.
 TURNS: dict[str, dict[type[Any], str]] = {
     "between cases": _NEXT_CASE,
-    "versions loaded": {Prepare: "Prepared"},
-    "versions prepared": {Agree: "Ready"},
+    "versions loaded": {Prepare: "Ready"},
     "between blocks": _NEXT_BLOCK,
     "block written": {Time: "Timed"},
     "block timed": _NEXT_BLOCK,
     "case over": _NEXT_CASE,
     "reference loaded": _NEXT_LOOKS,
     "reference judged": _NEXT_LOOKS,
-    "current best loaded": {Prepare: "Prepared"},
-    "current best prepared": {Agree: "Ready"},
+    "current best loaded": {Prepare: "Ready"},
     "current best timed": _NEXT_LOOKS,
     "ended": {},
 }

@@ -10,8 +10,7 @@ CheckCase       FallbackRow, CaseStarted, Reports, CaseFinished
 Profile         Profiled, CaseFinished
 LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and differ
   Leave           CaseFinished
-  Prepare         Prepared
-  Agree           Ready
+  Prepare         Ready
   Write           Written; the block of an arm's forward, then of its backward, is there
   Time            Timed
   HandOver        HandedOver, CaseFinished
@@ -137,16 +136,11 @@ class Prepare(WithinVersions):
     """Make the arms ready to be timed: the device is the replica's.
 
     `sets` is the number of a block's input sets on the CPU; the second is that of uneven groups.
+    With an `engine`, one that all workers of a replica can use, that one times.
     """
 
     sets: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Agree(WithinVersions):
-    """Time by an engine that all workers of a replica can use."""
-
-    engine: str
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +243,7 @@ class StopWorker:
 
 
 CaseOrder = CheckCase | Profile | LoadVersions | TryNearby | LoadReference
-_Comparing = Leave | Prepare | Agree | Write | Time | HandOver
+_Comparing = Leave | Prepare | Write | Time | HandOver
 Order = Begin | CaseOrder | _Comparing | JudgeLooks | Recompute | SayReach | LoadAlone | StopWorker
 
 

@@ -27,8 +27,8 @@ Loaded.code               nobody; shown
 Loaded.operating_point    the judge, which alone says it
 Loaded.has_backward       the judge, which alone says it
 Loaded.sets               the judge, which alone says it
-Prepared.engine           the client on the CPU, nobody on a GPU
-Prepared.not_captured     nobody; shown
+Ready.engine              the client on the CPU, nobody on a GPU
+Ready.not_captured        nobody; shown
 Ready.calls               the judge; on a GPU nobody knows the numbers
 Ready.places              nobody; the results and inputs that lie there are judged, and no others;
                           input values are brought there
@@ -172,20 +172,15 @@ class Loaded(OfComparison):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared(OfBlocks):
-    """The engine that times the arms here, and parts without a graph."""
-
-    engine: str
-    not_captured: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Ready(OfBlocks):
-    """By arm, forward and backward: the calls of a block, and where it says what lies where.
+    """The engine that times the arms here, and parts without a graph.
 
-    `RESULTS` and `PLACES` of `cases/order.py` say what numbers lie there for each call.
+    By arm, forward and backward: the calls of a block, and where it says what lies where. `RESULTS`
+    and `PLACES` of `cases/order.py` say what numbers lie there for each call.
     """
 
+    engine: str
+    not_captured: dict[str, str]
     calls: dict[str, list[int]]
     places: dict[str, list[int]]
 
@@ -243,7 +238,7 @@ class Reached(OfComparison):
 
 
 _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished
-_Compared = CannotLoad | Loaded | Prepared | Ready | Written | Timed | HandedOver
+_Compared = CannotLoad | Loaded | Ready | Written | Timed | HandedOver
 _OfVersions = Findings | Judged | TriedShape | Reached
 Reply = _Session | Profiled | _Compared | _OfVersions
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS
-from pytest_kopt.cases.protocol import Agree, HandOver, Leave, LoadVersions, Looks, Prepare
+from pytest_kopt.cases.protocol import HandOver, Leave, LoadVersions, Looks, Prepare
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
     Collected,
     HandedOver,
     Loaded,
-    Prepared,
     Ready,
     why_ended,
 )
@@ -271,27 +270,33 @@ class Runner(Children):
         processes = [*dict.fromkeys(holding.values())]
         for child in processes:
             child.send(Prepare(facts.sets))
-        prepared = [_wait(child, Prepared) for child in processes]
-        common = agreed(reply.engine for reply in prepared)
+        ready = {child: _wait(child, Ready) for child in processes}
+        case.not_captured = {
+            direction: why
+            for reply in ready.values()
+            for direction, why in reply.not_captured.items()
+        }
+        common = agreed(reply.engine for reply in ready.values())
+        for child in (child for child in processes if ready[child].engine != common):
+            child.send(Prepare(facts.sets, common))
+            ready[child] = _wait(child, Ready)
         # On the CPU no process that holds the candidate says what times it.
         is_gpu = self._device.kind != "cpu"
         engine = common if is_gpu else "wall+wall"
         ways = 1 + facts.has_backward
         arms, calls, places = dict[str, Child](), dict[str, list[int]](), dict[str, list[int]]()
-        for child in processes:
-            child.send(Agree(common))
-            ready = _wait(child, Ready)
+        for child, reply in ready.items():
             held = {name for name, holder in holding.items() if holder is child} - self._left_out
             if len(facts.sets) > 1:
                 held |= {UNEVEN[name] for name in held if name in UNEVEN}
             # A part that was left out would be in no time.
             parts = {(arm, ways) for arm in held}
-            for numbers in (ready.calls, ready.places):
+            for numbers in (reply.calls, reply.places):
                 if {(arm, len(of_arm)) for arm, of_arm in numbers.items()} != parts:
                     raise Refused(f"{case.nodeid}: a process says that it holds {_OTHER_ARMS}")
-            arms |= dict.fromkeys(ready.calls, child)
-            calls |= ready.calls
-            places |= ready.places
+            arms |= dict.fromkeys(reply.calls, child)
+            calls |= reply.calls
+            places |= reply.places
         if not is_gpu:
             calls = {arm: [facts.sets[arm in UNEVEN.values()]] * ways for arm in arms}
         folder = None if is_gpu else self._judge.folder
@@ -299,9 +304,6 @@ class Runner(Children):
         read_at, glance = places if folder else None, partial(host.glance, device)
         blocks = Blocks(arms, order, device.kind, cases, calls, read_at, glance)
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
-        case.not_captured = {
-            direction: why for reply in prepared for direction, why in reply.not_captured.items()
-        }
         empty = Looks(case.nodeid, self._seed, [], order.getrandbits(62), [], facts.sets)
         try:
             self._run(case, blocks, engine, turns, to_witness)

@@ -28,7 +28,6 @@ from pytest_kopt.cases.order import (
     derive,
 )
 from pytest_kopt.cases.protocol import (
-    Agree,
     Begin,
     CaseServed,
     Client,
@@ -38,6 +37,7 @@ from pytest_kopt.cases.protocol import (
     Leave,
     LoadAlone,
     OfCase,
+    Order,
     Prepare,
     Recompute,
     SayReach,
@@ -51,7 +51,6 @@ from pytest_kopt.cases.replies import (
     HandedOver,
     Loaded,
     MachineCode,
-    Prepared,
     Reached,
     Ready,
     Timed,
@@ -105,16 +104,11 @@ def _seed(case: Case, bench: Bench) -> int:
 
 
 def prepared(
-    case: Case,
-    bench: Bench,
-    names: Sequence[str],
-    client: Client,
-    versions: Versions,
-    sets: Sequence[int],
-) -> dict[str, _Arm]:
-    """Return the arms, by events where one of them, here or elsewhere, is no graph.
+    case: Case, bench: Bench, names: Sequence[str], versions: Versions, order: Prepare
+) -> tuple[dict[str, _Arm], Ready]:
+    """Return arms that an engine times, and what is to be said of them.
 
-    `sets` is the number of a block's input sets on the CPU, by groups of arms.
+    Without one in the order it is what can time them all: events where one of them is no graph.
     """
     seed = _seed(case, bench)
     versions = in_one_order(versions, case, make_inputs(case, seed))
@@ -127,32 +121,29 @@ def prepared(
         if bench.device == "cpu":
             return [
                 cpu_pool(cases, seed, number)
-                for (cases, _), number in zip(groups, sets, strict=False)
+                for (cases, _), number in zip(groups, order.sets, strict=False)
             ]
         return [gpu_pool(cases, bench, seed, [*functions.values()]) for cases, functions in groups]
 
-    pools = drawn()
-
-    def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+    def timed_by(engines: Sequence[str]) -> dict[str, _Arm]:
         arms: dict[str, _Arm] = {}
-        for (cases, functions), pool in zip(groups, pools, strict=True):
+        # Blocks write to the sets: others begin with sets as they are drawn.
+        for (cases, functions), pool in zip(groups, drawn(), strict=True):
             arms |= prepare_blocks(functions, cases, pool, bench, seed, engines=engines)
         return arms
 
-    arms = prepare(engines_of(case, bench))
+    arms = timed_by(order.engine.split("+") if order.engine else engines_of(case, bench))
     reasons: dict[str, str] = {}
     for name in (CANDIDATE, INCUMBENT):
         reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
-    with bench.waiting():
-        client.send(Prepared(agreed(map(_engine, arms.values())), reasons))
-        engine = _ordered(client, Agree).engine
-    if {*map(_engine, arms.values())} == {engine}:
-        return arms
-    # Their graphs hold memory that the others may need.
-    arms.clear()
-    # Blocks have written to the sets: others begin with sets as they are drawn.
-    pools = drawn()
-    return prepare(engine.split("+"))
+    common = agreed(map(_engine, arms.values()))
+    if {*map(_engine, arms.values())} != {common}:
+        # Their graphs hold memory that the others may need.
+        arms.clear()
+        arms = timed_by(common.split("+"))
+    calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
+    places = {name: [block.places for block in arm] for name, arm in arms.items()}
+    return arms, Ready(common, reasons, calls, places)
 
 
 def _machine_code(
@@ -216,33 +207,37 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
     with bench.waiting():
         # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
         client.send(reply)
-        sets = _ordered(client, Prepare).sets
+        next_order: Order = _ordered(client, Prepare)
+    arms, last = dict[str, _Arm](), list[Spotted]()
     with one_thread():
-        arms = prepared(case, bench, order.names, client, versions, sets)
-        calls = {name: [block.calls for block in arm] for name, arm in arms.items()}
-        places = {name: [block.places for block in arm] for name, arm in arms.items()}
-        client.send(Ready(calls, places))
-        last: list[Spotted] = []
-        while True:
-            match asked := client.receive():
+        while not isinstance(next_order, HandOver):
+            match next_order:
+                case Prepare():
+                    # Their graphs hold memory that the others may need.
+                    arms, last = {}, []
+                    arms, ready = prepared(case, bench, order.names, versions, next_order)
+                    with bench.waiting():
+                        # Other processes of the replica prepare, too.
+                        client.send(ready)
+                        next_order = client.receive()
+                    continue
                 case Write(arm, _, way):
                     if way == 0:
-                        _leave(last, asked.keep)
+                        _leave(last, next_order.keep)
                         last = arms[arm]
-                    _run_block(client, asked, last[way])
-                case HandOver():
-                    break
-                case Begin() | OfCase() | Leave() | Prepare() | Agree() | Time():
+                    _run_block(client, next_order, last[way])
+                case Begin() | OfCase() | Leave() | Time():
                     raise CaseServed
                 case JudgeLooks() | Recompute() | SayReach() | LoadAlone() | StopWorker():
                     raise CaseServed
-        _leave(last, asked.keep)
+            next_order = client.receive()
+        _leave(last, next_order.keep)
         findings = new_operators(bench)
         if children():
             findings += still_busy(lambda: None)
         suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
         looks = [
-            hand_over(name, way, spot, client.scratch, asked.secret)
+            hand_over(name, way, spot, client.scratch, next_order.secret)
             for name in suspects
             for way, block in zip(WAYS, arms[name], strict=False)
             for spot in block.spots
