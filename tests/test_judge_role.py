@@ -35,8 +35,8 @@ from pytest_kopt.cases.protocol import (
 from pytest_kopt.cases.replies import (
     CannotLoad,
     CaseFinished,
+    Findings,
     HandedOver,
-    Judged,
     Loaded,
     Ready,
     Reply,
@@ -178,7 +178,7 @@ class Asking:
                 self.known = reply
             case HandedOver(looks):
                 self.looks = [dict(look) for look in looks]
-            case Judged(findings):
+            case Findings(findings):
                 self.findings = findings
                 self.found = [*map(str, findings)]
             case _:
@@ -743,7 +743,7 @@ LOADED = Loaded()
 HANDED = HandedOver([{"arm": CANDIDATE}])
 
 
-WRONG_AGAIN, RIGHT = Judged([WRONG]), Judged([])
+WRONG_AGAIN, RIGHT = Findings([WRONG]), Findings([])
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ _NEXT_BLOCK: dict[type[Any], str] = {
     HandOver: "HandedOver",
 }
 _NEXT_LOOKS: dict[type[Any], str] = {
-    JudgeLooks: "Judged",
+    JudgeLooks: "Findings",
     Recompute: "HandedOver",
     SayReach: "Loaded",
     LoadAlone: "Loaded",

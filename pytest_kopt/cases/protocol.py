@@ -17,7 +17,7 @@ LoadVersions    Loaded or CannotLoad; CaseFinished unless they are there and dif
 TryNearby       any number of TriedShape and Reached, then Findings; or Loaded if the versions
                 are the same, or CannotLoad; CaseFinished
 LoadReference   Loaded or CannotLoad
-  JudgeLooks      Judged, then Loaded
+  JudgeLooks      Findings, then Loaded
   Recompute       HandedOver, then Loaded
   SayReach        Loaded
   LoadAlone       Loaded or CannotLoad; then Prepare to HandOver as above, and Loaded

@@ -36,8 +36,7 @@ Timed.ms                  the system on the CPU, on a GPU the client's clock as 
 HandedOver.looks          memory that the client reads on the CPU, where what is not read is wrong,
                           nobody on a GPU; the judge judges them beside its own
 HandedOver.findings       nobody; they count against the candidate
-Findings.findings         nobody; they count against the candidate
-Judged.findings           the judge, which alone says it
+Findings.findings         the judge, which says those of results; they count against the candidate
 TriedShape.shape          nobody
 Reached.version           the client, which gave the order
 Reached.accuracy          nobody
@@ -210,14 +209,7 @@ class HandedOver(OfBlocks):
 
 @dataclass(frozen=True, slots=True)
 class Findings(OfComparison):
-    """The faults that gave the candidate away near its shapes; empty if there are none."""
-
-    findings: list[Finding]
-
-
-@dataclass(frozen=True, slots=True)
-class Judged(OfBlocks):
-    """The plain errors in results that were handed over."""
+    """The faults of the candidate near its shapes, or in results that were handed over."""
 
     findings: list[Finding]
 
@@ -239,7 +231,7 @@ class Reached(OfComparison):
 
 _Session = Collected | CollectError | Confined | FallbackRow | CaseStarted | Report | CaseFinished
 _Compared = CannotLoad | Loaded | Ready | Written | Timed | HandedOver
-_OfVersions = Findings | Judged | TriedShape | Reached
+_OfVersions = Findings | TriedShape | Reached
 Reply = _Session | Profiled | _Compared | _OfVersions
 
 

@@ -28,8 +28,8 @@ from pytest_kopt.cases.protocol import (
 )
 from pytest_kopt.cases.replies import (
     CaseFinished,
+    Findings,
     HandedOver,
-    Judged,
     Loaded,
     why_ended,
 )
@@ -38,7 +38,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import Outcome, Tried
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
-_Reply = TypeVar("_Reply", HandedOver, Judged, Loaded, CaseFinished)
+_Reply = TypeVar("_Reply", HandedOver, Findings, Loaded, CaseFinished)
 #: Of a larger result nothing is read, of a larger input a piece that begins at a multiple.
 _MOST_BYTES, _PIECE, _STEP = 1 << 28, 1 << 18, 16
 #: Of each byte another one.
@@ -157,7 +157,7 @@ class Judge(Children):
 
     def findings_in(self, looks: Looks) -> list[Finding]:
         """Return what it finds in a case that was waited for; Refused where it cannot judge."""
-        return self._reply(JudgeLooks(looks), Judged).findings
+        return self._reply(JudgeLooks(looks), Findings).findings
 
     def answered(self, looks: Looks) -> Looks:
         """Return looks with what their calls give in this process, which loads the case again."""

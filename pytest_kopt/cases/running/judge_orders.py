@@ -41,7 +41,7 @@ from pytest_kopt.cases.protocol import (
     StopWorker,
     WithinVersions,
 )
-from pytest_kopt.cases.replies import CannotLoad, HandedOver, Judged, Loaded
+from pytest_kopt.cases.replies import CannotLoad, Findings, HandedOver, Loaded
 from pytest_kopt.cases.running.against_reference import with_gates
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
@@ -169,15 +169,15 @@ def _sets(case: Case, bench: Bench) -> list[int]:
     return [sets_on_cpu(cases, bench, seed, arms)[0] if is_cpu else 0 for cases, arms in groups]
 
 
-def _judged_by(content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]) -> Judged:
+def _judged_by(content: _RedrawnContent, looks: Looks, frozen: Mapping[str, Accuracy]) -> Findings:
     floors_of = floors(frozen, SLACK_DB)
     if looks.confirms:
         names = {description["name"] for look in looks.looks for description in look["results"]}
         floors_of |= {name: max(floors_of.get(name, _SAME_DB), _SAME_DB) for name in names}
     try:
-        return Judged(_wrong(content, looks, floors_of, frozen))
+        return Findings(_wrong(content, looks, floors_of, frozen))
     except Exception as error:
-        return Judged([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
+        return Findings([_amiss(f"cannot be judged ({type(error).__name__}: {error})")])
 
 
 def _wrong(
