@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
-from pytest_kopt.cases.running.inspected_results import is_as_drawn, plain_inputs, span_bytes
+from pytest_kopt.cases.running.inspected_results import is_as_drawn
+from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.renewal import poisoned_allocations
 
 Tensor = torch.Tensor
@@ -67,7 +67,6 @@ def test_an_input_may_be_rounded_otherwise(name: str, tmp_path: Path) -> None:
     assert is_as_drawn([drawn], near, lambda: [drawn])
 
 
-@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")
 @pytest.mark.parametrize("dtype", [torch.float32, FP8, torch.complex64, torch.int64, torch.bool])
 def test_memory_that_nobody_wrote_may_hold_poison_of_an_earlier_call(
     dtype: torch.dtype, tmp_path: Path
@@ -81,11 +80,11 @@ def test_memory_that_nobody_wrote_may_hold_poison_of_an_earlier_call(
     assert is_as_drawn([here], theirs, lambda: [redrawn])
 
 
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")
 def test_inputs_whose_bits_are_no_numbers_are_known_by_their_places_only() -> None:
     """A result may lie in them: the next block writes there."""
-    case = cast("Any", SimpleNamespace(rewritten=(), weights=(), consumes_incoming=False))
     quantized = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.quint8)
     wide = torch.randn(4, dtype=torch.complex128)
-    activations, weights, others = plain_inputs(case, [DRAWN["plain"], quantized, wide], [])
+    activations, weights, others = plain_inputs([DRAWN["plain"], quantized, wide], (), ())
     assert [x.dtype for x in activations] == [torch.float32] and not weights
     assert [x.dtype for x in others] == [torch.quint8, torch.complex128]

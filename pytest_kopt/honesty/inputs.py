@@ -23,6 +23,8 @@ from pytest_kopt.numerics.nested import (
 _SHARE = 0.01
 _LEAST, _MOST = 4, 4096
 NUMBERS = (bool, int, float)
+#: The bytes of the widest element whose bits are compared.
+_WIDEST = 8
 #: The dtypes that torch multiplies by a number.
 SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -76,6 +78,50 @@ def _write(target: Any, source: Any) -> None:
         target.detach_()
     target = once(target.data)
     target.copy_(source.detach()[tuple(map(slice, target.shape))])
+
+
+def plain_inputs(
+    arguments: Sequence[Any],
+    weights: Container[int],
+    rewritten: Container[int],
+    gradients: Sequence[Any] = (),
+    *,
+    are_consumed: bool = False,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Return the tensors in memory that a call finds: activations, weights, and all others.
+
+    The first two are plain. The others are those that it may write to, and what is not plain. A
+    backward is given incoming `gradients` as well.
+    """
+    kinds: tuple[list[torch.Tensor], ...] = [], [], []
+    activations, weight_tensors, others = kinds
+    for place, argument in enumerate(arguments):
+        kind = 2 if place in rewritten else place in weights
+        for tensor in filter(_is_stored, tensors(argument)):
+            kinds[kind if _is_plain(tensor) else 2].append(tensor)
+    incoming = others if are_consumed else activations
+    for tensor in filter(_is_stored, tensors(gradients)):
+        (incoming if _is_plain(tensor) else others).append(tensor)
+    return activations, weight_tensors, others
+
+
+def _is_stored(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor's elements lie in memory of this process as its strides say."""
+    is_own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
+    is_here = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return is_own and is_here and tensor.numel() > 0
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether the bits of a tensor that is stored are its numbers."""
+    is_odd = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    return not is_odd and tensor.element_size() <= _WIDEST
+
+
+def span_bytes(tensor: torch.Tensor) -> int:
+    """Return how many bytes there are from a tensor's first element to its last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
 
 
 def leaves(arguments: Sequence[Any]) -> dict[int, torch.Tensor]:

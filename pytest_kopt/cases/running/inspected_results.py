@@ -25,7 +25,7 @@ from pytest_kopt.cases.running.execution import Pass
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy, downgrades, downgrades_when_timed
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import leaves
+from pytest_kopt.honesty.inputs import leaves, span_bytes
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
 from pytest_kopt.honesty.renewal import poison
 from pytest_kopt.numerics.compare import Comparison
@@ -46,8 +46,7 @@ _FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
 #: By so many roundings of its dtype an input may differ that two processes draw, or by a share.
-#: Its elements have so many bytes at most.
-_ROUNDING, _MOST_ROUNDED, _WIDEST = 16, 2**-6, 8
+_ROUNDING, _MOST_ROUNDED = 16, 2**-6
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
 #: What is handed over of a look: what its call gave, and what one on the same content gave
@@ -358,45 +357,6 @@ def in_memory(
             _drawn(tensor, secret) if tensor.numel() > _JUDGED else tensor
         )
     return results
-
-
-def plain_inputs(
-    case: Case, arguments: Sequence[Any], gradients: Sequence[Any]
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Return the tensors in memory that a call finds: activations, weights, and all others.
-
-    The first two are plain. The others are those that it may write to, and what is not plain. A
-    backward is given incoming gradients as well.
-    """
-    kinds: tuple[list[torch.Tensor], ...] = [], [], []
-    activations, weights, others = kinds
-    for place, argument in enumerate(arguments):
-        kind = 2 if place in case.rewritten else place in case.weights
-        for tensor in filter(_is_stored, tensors(argument)):
-            kinds[kind if _is_plain(tensor) else 2].append(tensor)
-    incoming = others if case.consumes_incoming else activations
-    for tensor in filter(_is_stored, tensors(gradients)):
-        (incoming if _is_plain(tensor) else others).append(tensor)
-    return activations, weights, others
-
-
-def _is_stored(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor's elements lie in memory of this process as its strides say."""
-    is_own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
-    is_here = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return is_own and is_here and tensor.numel() > 0
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Say whether the bits of a tensor that is stored are its numbers."""
-    is_odd = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
-    return not is_odd and tensor.element_size() <= _WIDEST
-
-
-def span_bytes(tensor: torch.Tensor) -> int:
-    """Return how many bytes there are from a tensor's first element to its last."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
 
 
 def is_as_drawn(

@@ -53,7 +53,6 @@ from pytest_kopt.cases.running.inspected_results import (
     is_as_drawn,
     judged_elements,
     less_exact,
-    plain_inputs,
     plainly_wrong,
     read,
     wrong_result,
@@ -74,7 +73,7 @@ from pytest_kopt.cases.running.timing import sets_on_cpu
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import RestoredArguments, once
+from pytest_kopt.honesty.inputs import RestoredArguments, once, plain_inputs
 from pytest_kopt.honesty.nearby_shapes import RENEWED
 from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.wall import one_thread
@@ -293,7 +292,10 @@ class _RedrawnContent:
         case, incoming = self.case_of(look["arm"]), [*(answer.incoming or {}).values()]
 
         def unwritten(arguments: Sequence[Any]) -> list[torch.Tensor]:
-            activations, weights, _ = plain_inputs(case, arguments, incoming)
+            activations, weights, _ = plain_inputs(
+                *(arguments, case.weights, case.rewritten, incoming),
+                are_consumed=case.consumes_incoming,
+            )
             return [*activations, *weights]
 
         def again() -> list[torch.Tensor]:
@@ -316,7 +318,10 @@ class _RedrawnContent:
         if (arm := self.arm_of(look)) != look["arm"]:
             arguments = self._set(look)
             self._content(look, arguments).write_one(look["number"], look["seed"], arm)
-            both = (plain_inputs(case, each, ())[0] for each in (restored.source, arguments))
+            both = (
+                plain_inputs(each, case.weights, case.rewritten)[0]
+                for each in (restored.source, arguments)
+            )
             for tensor, drawn in zip(*both, strict=True):
                 once(tensor.data).copy_(once(drawn.data))
         return Forward(case, case.function, restored)

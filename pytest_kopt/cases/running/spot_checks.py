@@ -23,9 +23,7 @@ from pytest_kopt.cases.order import PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
     expected_of,
-    plain_inputs,
     plainly_wrong,
-    span_bytes,
     wrong_result,
 )
 from pytest_kopt.cases.running.timed_calls import (
@@ -36,6 +34,7 @@ from pytest_kopt.cases.running.timed_calls import (
     write_own,
 )
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
@@ -62,7 +61,11 @@ class Recorder:
         self.places = places
         self.written = tensors(call.written)
         if places is not None:
-            parts = plain_inputs(call.case, call.live, call.gradients)
+            case = call.case
+            parts = plain_inputs(
+                *(call.live, case.weights, case.rewritten, call.gradients),
+                are_consumed=case.consumes_incoming,
+            )
             inputs = [n for x in chain(*parts) for n in (x.data_ptr(), span_bytes(x))]
             #: Where the inputs lie, and how many bytes they take.
             self.inputs = array("Q", inputs)
