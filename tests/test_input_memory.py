@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
+from pytest_kopt.cases.order import ALONE, CANDIDATE, ArmsOrder, Bench
 from pytest_kopt.cases.running.inspected_results import is_as_drawn
+from pytest_kopt.cases.running.timed_calls import Content, Gradients
+from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.renewal import poisoned_allocations
+from tests.test_judge_role import (
+    FAST,
+    KINDS,
+    SESSION_SEED,
+    Runner,
+    asked,
+    case_of,
+    product,
+    runs,
+    seen_in,
+)
+from tests.test_result_memory import is_timed
 
 Tensor = torch.Tensor
 FP8 = torch.float8_e4m3fn
@@ -88,3 +106,124 @@ def test_inputs_whose_bits_are_no_numbers_are_known_by_their_places_only() -> No
     activations, weights, others = plain_inputs([DRAWN["plain"], quantized, wide], (), ())
     assert [x.dtype for x in activations] == [torch.float32] and not weights
     assert [x.dtype for x in others] == [torch.quint8, torch.complex128]
+
+
+def over_input(x: Tensor, w: Tensor) -> Tensor:
+    result = x @ w
+    if is_timed():
+        x.mul_(2)
+    return result
+
+
+class OverGradient(torch.autograd.Function):
+    """A product whose backward writes to the incoming gradient where it is timed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        results = grad @ w.T, x.T @ grad
+        if is_timed():
+            grad.zero_()
+        return results
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (over_input, "plain"),
+        (over_input, "views of one"),
+        (OverGradient.apply, "backward"),
+    ],
+    ids=["an input", "a view", "an incoming gradient"],
+)
+def test_a_timed_call_writes_to_nothing_that_the_case_does_not_name(
+    function: Any, kind: str, tmp_path: Path
+) -> None:
+    """Its results are right, and its process brings back what it was given before it is asked."""
+    settings = KINDS[kind][1]
+    runner = runs(case_of(function, **settings), tmp_path)
+    case = case_of(product, **settings)
+    assert asked(case, runner, runner.looks).found == []
+    (found,) = asked(case, runner, runner.looks, seen_in(runner)).found or [""]
+    assert found.startswith("timed-result: a timed call writes over what it was given")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("kind", ["plain", "expanded", "views of one", "backward", "seeded"])
+def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights are the block's own: a transform of these may be kept."""
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    write, write_one = Content._write_set, Gradients.write_one
+
+    def activations(own: Content, number: int, seed: int, *_: object) -> None:
+        write(own, number, seed, ALONE)
+
+    def gradients(own: Gradients, number: int, seed: int, *_: object) -> None:
+        write_one(own, number, seed, ALONE)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Content, "_write_set", activations)
+        patch.setattr(Gradients, "write_one", gradients)
+        runner = Runner(tmp_path)
+        runner.content = ALONE
+        bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
+        serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
+    seen = seen_in(runner)
+    assert asked(case, runner, runner.looks, seen).found == []
+    answers = asked(case, runner, None, seen).looks
+    assert asked(case, runner, answers, seen, confirms=True).found == []
+    for document in seen:
+        document["content"] = CANDIDATE
+    assert asked(case, runner, runner.looks, seen).found != [] or kind == "seeded"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+def test_a_result_that_is_an_input_changes_with_it(tmp_path: Path) -> None:
+    first = case_of(lambda x, w: x[:8], reference=lambda x, w: x[:8].double())
+    runner = runs(first, tmp_path)
+    assert asked(first, runner, runner.looks, seen_in(runner)).found == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+def test_of_a_large_input_a_piece_is_read_and_what_lies_between_rows_is_not_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_kopt.paired.judge._PIECE", 64)
+
+    def beside(x: Tensor, w: Tensor) -> Tensor:
+        if is_timed():
+            x.as_strided((16, 8), (16, 1), x.storage_offset() + 8).zero_()
+        return x @ w
+
+    settings = {"inputs": lambda: (torch.randn(16, 16)[:, :8], torch.randn(8, 8))}
+    case = case_of(product, **settings)
+    for function, is_right in ((beside, True), (over_input, False)):
+        runner = runs(case_of(function, **settings), tmp_path)
+        assert (asked(case, runner, runner.looks, seen_in(runner)).found == []) == is_right
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("what", ["rounding", "memory that nobody wrote"])
+def test_inputs_may_differ_between_processes_by(what: str, tmp_path: Path) -> None:
+    with poisoned_allocations() if what != "rounding" else nullcontext():
+        runner = runs(case_of(of_three, inputs=partial(three, 1.0), reference=of_three), tmp_path)
+    factor = 1 + 1e-6 if what == "rounding" else 1.0
+    case = case_of(of_three, inputs=partial(three, factor), reference=of_three)
+    assert asked(case, runner, runner.looks, seen_in(runner)).found == []
+
+
+def of_three(x: Tensor, w: Tensor, unused: Tensor) -> Tensor:
+    return x @ w
+
+
+def three(factor: float) -> tuple[Tensor, Tensor, Tensor]:
+    return factor * torch.randn(16, 8), torch.randn(8, 8), torch.empty(64)

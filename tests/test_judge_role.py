@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -17,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import ALONE, CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
     HandOver,
     JudgeLooks,
@@ -42,14 +39,12 @@ from pytest_kopt.cases.replies import (
     Reply,
     Timed,
 )
-from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.cases.running.judge_orders import serve_judge
-from pytest_kopt.cases.running.timed_calls import Content, Gradients, input_set
+from pytest_kopt.cases.running.timed_calls import input_set
 from pytest_kopt.cases.running.timed_versions import serve_arms
 from pytest_kopt.devices.processes import Inspected
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.renewal import poisoned_allocations
 from pytest_kopt.measure.cold import InputPool
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock, WallEngine
@@ -327,42 +322,6 @@ def seen_in(runner: Runner) -> list[dict[str, Any]]:
     return [looked for block in runner.seen for looked in block.documents(WAYS, runner.scratch)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.usefixtures("_elements")
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_memory_held_is_judged_and_not_what_is_handed_over(kind: str, tmp_path: Path) -> None:
-    function, settings = KINDS[kind]
-    case = case_of(function, **settings)
-    runner = runs(case, tmp_path)
-    seen = seen_in(runner)
-    assert seen and all(told["sizes"] for told in seen)
-    assert asked(case, runner, runner.looks, seen).found == []
-    memory = Path(seen[0]["file"])
-    memory.write_bytes(bytes(len(memory.read_bytes())))
-    (found,) = asked(case, runner, runner.looks, seen).found or [""]
-    assert found.startswith("timed-result: ")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize("kind", KINDS)
-def test_memory_is_judged_of_a_process_that_hands_nothing_over(kind: str, tmp_path: Path) -> None:
-    function, settings = KINDS[kind]
-    case = case_of(function, **settings)
-    runner = runs(case, tmp_path)
-    seen = seen_in(runner)
-    runner.looks = [
-        {"arm": block.arm, "seed": block.seed, "way": way, "number": number}
-        for block in runner.seen
-        for way, number in zip(WAYS, block.calls, strict=False)
-    ]
-    answers = asked(case, runner, None).looks
-    assert asked(case, runner, answers, seen).found == []
-    memory = Path(seen[-1]["file"])
-    memory.write_bytes(bytes(len(memory.read_bytes())))
-    (found,) = asked(case, runner, answers, seen).found or [""]
-    assert found.startswith("timed-result: ")
-
-
 def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_path: Path) -> None:
     case = case_of(product, inputs=lambda: (torch.randn(16, 8), torch.randn(8, 8)))
     before = torch.get_default_dtype()
@@ -377,164 +336,6 @@ def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_
         "bfloat16 [16, 8]"
     )
     assert "float32 [16, 8] on cpu, float32 [8, 8] on cpu without it" in found
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize(
-    "change",
-    [{"file": ""}, {"call": 99}, {"sizes": []}, {"seed": 99}],
-    ids=["memory that cannot be read", "another call", "no results", "nothing of this block"],
-)
-def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path) -> None:
-    runner = runs(case_of(product), tmp_path)
-    seen = seen_in(runner)
-    seen[-1] |= change
-    assert asked(case_of(product), runner, runner.looks, seen).found == [
-        "timed-result: an inspected result of a forward was not in memory when its block was over"
-    ]
-
-
-def is_timed() -> bool:
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "run_written":
-        frame = frame.f_back
-    return frame is not None
-
-
-def over_input(x: Tensor, w: Tensor) -> Tensor:
-    result = x @ w
-    if is_timed():
-        x.mul_(2)
-    return result
-
-
-class OverGradient(torch.autograd.Function):
-    """A product whose backward writes to the incoming gradient where it is timed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        x, w = ctx.saved_tensors
-        results = grad @ w.T, x.T @ grad
-        if is_timed():
-            grad.zero_()
-        return results
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize(
-    ("function", "kind"),
-    [
-        (over_input, "plain"),
-        (over_input, "views of one"),
-        (OverGradient.apply, "backward"),
-    ],
-    ids=["an input", "a view", "an incoming gradient"],
-)
-def test_a_timed_call_writes_to_nothing_that_the_case_does_not_name(
-    function: Any, kind: str, tmp_path: Path
-) -> None:
-    """Its results are right, and its process brings back what it was given before it is asked."""
-    settings = KINDS[kind][1]
-    runner = runs(case_of(function, **settings), tmp_path)
-    case = case_of(product, **settings)
-    assert asked(case, runner, runner.looks).found == []
-    (found,) = asked(case, runner, runner.looks, seen_in(runner)).found or [""]
-    assert found.startswith("timed-result: a timed call writes over what it was given")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize("count", [6, 20])
-def test_a_timed_call_writes_to_no_result_that_its_caller_has(count: int, tmp_path: Path) -> None:
-    """A block has five calls, and is over before their results are given out again."""
-    ring = itertools.cycle([torch.empty(16, 8) for _ in range(count)])
-
-    def ringed(x: Tensor, w: Tensor) -> Tensor:
-        return torch.mm(x, w, out=next(ring)) if is_timed() else x @ w
-
-    runner = runs(case_of(ringed), tmp_path)
-    findings = asked(case_of(product), runner, runner.looks, seen_in(runner)).found or [""]
-    assert (count == 20) == (findings == [""])
-    assert findings[0].startswith("output-shared: a timed call overwrites" if count == 6 else "")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize("kind", ["plain", "expanded", "views of one", "backward", "seeded"])
-def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights are the block's own: a transform of these may be kept."""
-    function, settings = KINDS[kind]
-    case = case_of(function, **settings)
-    write, write_one = Content._write_set, Gradients.write_one
-
-    def activations(own: Content, number: int, seed: int, *_: object) -> None:
-        write(own, number, seed, ALONE)
-
-    def gradients(own: Gradients, number: int, seed: int, *_: object) -> None:
-        write_one(own, number, seed, ALONE)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Content, "_write_set", activations)
-        patch.setattr(Gradients, "write_one", gradients)
-        runner = Runner(tmp_path)
-        runner.content = ALONE
-        bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
-        serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
-    seen = seen_in(runner)
-    assert asked(case, runner, runner.looks, seen).found == []
-    answers = asked(case, runner, None, seen).looks
-    assert asked(case, runner, answers, seen, confirms=True).found == []
-    for document in seen:
-        document["content"] = CANDIDATE
-    assert asked(case, runner, runner.looks, seen).found != [] or kind == "seeded"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-def test_a_result_that_is_an_input_changes_with_it(tmp_path: Path) -> None:
-    first = case_of(lambda x, w: x[:8], reference=lambda x, w: x[:8].double())
-    runner = runs(first, tmp_path)
-    assert asked(first, runner, runner.looks, seen_in(runner)).found == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-def test_of_a_large_input_a_piece_is_read_and_what_lies_between_rows_is_not_its(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_kopt.paired.judge._PIECE", 64)
-
-    def beside(x: Tensor, w: Tensor) -> Tensor:
-        if is_timed():
-            x.as_strided((16, 8), (16, 1), x.storage_offset() + 8).zero_()
-        return x @ w
-
-    settings = {"inputs": lambda: (torch.randn(16, 16)[:, :8], torch.randn(8, 8))}
-    case = case_of(product, **settings)
-    for function, is_right in ((beside, True), (over_input, False)):
-        runner = runs(case_of(function, **settings), tmp_path)
-        assert (asked(case, runner, runner.looks, seen_in(runner)).found == []) == is_right
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
-@pytest.mark.parametrize("what", ["rounding", "memory that nobody wrote"])
-def test_inputs_may_differ_between_processes_by(what: str, tmp_path: Path) -> None:
-    with poisoned_allocations() if what != "rounding" else nullcontext():
-        runner = runs(case_of(of_three, inputs=partial(three, 1.0), reference=of_three), tmp_path)
-    factor = 1 + 1e-6 if what == "rounding" else 1.0
-    case = case_of(of_three, inputs=partial(three, factor), reference=of_three)
-    assert asked(case, runner, runner.looks, seen_in(runner)).found == []
-
-
-def of_three(x: Tensor, w: Tensor, unused: Tensor) -> Tensor:
-    return x @ w
-
-
-def three(factor: float) -> tuple[Tensor, Tensor, Tensor]:
-    return factor * torch.randn(16, 8), torch.randn(8, 8), torch.empty(64)
 
 
 @pytest.fixture
@@ -826,29 +627,6 @@ def test_a_judge_goes_from_case_to_case_and_refuses_what_it_cannot_judge() -> No
         *("LoadReference a", "JudgeLooks", "Leave"),
         *("LoadReference b", "LoadReference c", "JudgeLooks"),
     ]
-
-
-@pytest.mark.parametrize("names", [["out"] * 8 + ["last"], [*"abcdefgh", "last"]])
-def test_results_beyond_those_that_are_written_down_are_those_of_the_current_best(
-    names: list[str], tmp_path: Path
-) -> None:
-    """Eight are: a ninth that nobody else gives is as wrong as one that was not there."""
-    (tmp_path / "memory").write_bytes(b"")
-    memory = {"file": str(tmp_path / "memory"), "sizes": [0] * 8, "call": 1}
-    empty = {"dtype": "float32", "shape": [0], "strides": [1]}
-    look = {"number": 1, "results": [{"name": name, **empty} for name in names]}
-    best = dict.fromkeys(names, torch.empty(0))
-    is_held = in_memory(look, memory, best, secret=0) is not None
-    assert is_held == (len(best) == len(names))
-    assert in_memory(look, memory, {"out": torch.empty(0)}, secret=0) is None
-
-
-def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
-    (tmp_path / "memory").write_bytes(b"")
-    memory = {"file": str(tmp_path / "memory"), "sizes": [0], "call": 1}
-    result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
-    held = in_memory({"number": 1, "results": [result]}, memory, {}, secret=0)
-    assert held is not None and held["out"].shape == (0, 256)
 
 
 def test_a_result_that_was_not_handed_over_is_nobody_elses(tmp_path: Path) -> None:

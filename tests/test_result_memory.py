@@ -1,18 +1,35 @@
-"""Whose memory a call uses: results have their own, inputs are written to as declared."""
+"""Whose memory a call uses: results have their own, inputs are written to as declared.
+
+What the memory of a process held of results is judged as well.
+"""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from pytest_kopt.cases.order import WAYS
+from pytest_kopt.cases.running.inspected_results import in_memory
 from pytest_kopt.honesty import outputs
 from tests.checked import COLUMNS, ROWS, check, honest, names
+from tests.test_judge_role import (  # noqa: F401 (fixtures are found by their names)
+    KINDS,
+    _elements,
+    _scaled,
+    asked,
+    case_of,
+    product,
+    runs,
+    seen_in,
+)
 
 
 @pytest.mark.parametrize("many", [1, 3, 64])
@@ -192,3 +209,99 @@ def test_an_operation_that_changes_its_input_by_contract_may() -> None:
 
     report = check(doubled, reference=lambda x, w: x.mul_(2).double() * w.double())
     assert (report.check, names(report)) == ("PASS", set())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.usefixtures("_elements")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_memory_held_is_judged_and_not_what_is_handed_over(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    seen = seen_in(runner)
+    assert seen and all(told["sizes"] for told in seen)
+    assert asked(case, runner, runner.looks, seen).found == []
+    memory = Path(seen[0]["file"])
+    memory.write_bytes(bytes(len(memory.read_bytes())))
+    (found,) = asked(case, runner, runner.looks, seen).found or [""]
+    assert found.startswith("timed-result: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_judged_of_a_process_that_hands_nothing_over(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    seen = seen_in(runner)
+    runner.looks = [
+        {"arm": block.arm, "seed": block.seed, "way": way, "number": number}
+        for block in runner.seen
+        for way, number in zip(WAYS, block.calls, strict=False)
+    ]
+    answers = asked(case, runner, None).looks
+    assert asked(case, runner, answers, seen).found == []
+    memory = Path(seen[-1]["file"])
+    memory.write_bytes(bytes(len(memory.read_bytes())))
+    (found,) = asked(case, runner, answers, seen).found or [""]
+    assert found.startswith("timed-result: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize(
+    "change",
+    [{"file": ""}, {"call": 99}, {"sizes": []}, {"seed": 99}],
+    ids=["memory that cannot be read", "another call", "no results", "nothing of this block"],
+)
+def test_what_was_not_in_memory_is_wrong(change: dict[str, Any], tmp_path: Path) -> None:
+    runner = runs(case_of(product), tmp_path)
+    seen = seen_in(runner)
+    seen[-1] |= change
+    assert asked(case_of(product), runner, runner.looks, seen).found == [
+        "timed-result: an inspected result of a forward was not in memory when its block was over"
+    ]
+
+
+def is_timed() -> bool:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "run_written":
+        frame = frame.f_back
+    return frame is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("count", [6, 20])
+def test_a_timed_call_writes_to_no_result_that_its_caller_has(count: int, tmp_path: Path) -> None:
+    """A block has five calls, and is over before their results are given out again."""
+    ring = itertools.cycle([torch.empty(16, 8) for _ in range(count)])
+
+    def ringed(x: Tensor, w: Tensor) -> Tensor:
+        return torch.mm(x, w, out=next(ring)) if is_timed() else x @ w
+
+    runner = runs(case_of(ringed), tmp_path)
+    findings = asked(case_of(product), runner, runner.looks, seen_in(runner)).found or [""]
+    assert (count == 20) == (findings == [""])
+    assert findings[0].startswith("output-shared: a timed call overwrites" if count == 6 else "")
+
+
+@pytest.mark.parametrize("names", [["out"] * 8 + ["last"], [*"abcdefgh", "last"]])
+def test_results_beyond_those_that_are_written_down_are_those_of_the_current_best(
+    names: list[str], tmp_path: Path
+) -> None:
+    """Eight are: a ninth that nobody else gives is as wrong as one that was not there."""
+    (tmp_path / "memory").write_bytes(b"")
+    memory = {"file": str(tmp_path / "memory"), "sizes": [0] * 8, "call": 1}
+    empty = {"dtype": "float32", "shape": [0], "strides": [1]}
+    look = {"number": 1, "results": [{"name": name, **empty} for name in names]}
+    best = dict.fromkeys(names, torch.empty(0))
+    is_held = in_memory(look, memory, best, secret=0) is not None
+    assert is_held == (len(best) == len(names))
+    assert in_memory(look, memory, {"out": torch.empty(0)}, secret=0) is None
+
+
+def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "memory").write_bytes(b"")
+    memory = {"file": str(tmp_path / "memory"), "sizes": [0], "call": 1}
+    result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
+    held = in_memory({"number": 1, "results": [result]}, memory, {}, secret=0)
+    assert held is not None and held["out"].shape == (0, 256)
