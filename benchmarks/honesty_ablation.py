@@ -112,7 +112,7 @@ else:
     from types import SimpleNamespace
 
     from pytest_kopt.cases.replies import Loaded
-    from pytest_kopt.paired.credit import Credit
+    from pytest_kopt.paired.credit import UNEXAMINED
     from pytest_kopt.paired.samples import BlockTime
 
     judge = SimpleNamespace(
@@ -129,7 +129,7 @@ else:
         "paired.blocks:Blocks.keeps": lambda *given: None,
         "paired.blocks:Blocks.looked_at": [],
         "paired.comparison:Comparison.untried": "",
-        "paired.credit:examine": lambda *given: Credit(),
+        "paired.credit:examine": lambda *given: UNEXAMINED,
         # Blocks are timed by the clock on the wall then.
         "processes.child:Child.inspected": None,
     }

@@ -78,10 +78,7 @@ _BIAS = math.log1p(KNOWN_BIAS_PCT / 100)
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """The result of another measurement of a gain that pairs show.
-
-    `change` is its estimate: the gain by the outside clock, or how much less it is by total time.
-    """
+    """The result of another measurement of a gain that pairs show."""
 
     #: Why the gain may not be there, where that was not shown; "" where it is.
     doubt: str = ""
@@ -89,8 +86,8 @@ class CrossCheck:
     excess: float = 0.0
     finding: Finding | None = None
     #: The words of the verdict.
-    flag: str = ""
-    change: Estimate | None = None
+    flags: tuple[str, ...] = ()
+    #: What the evidence says of it.
     document: Mapping[str, Any] | None = None
 
 
@@ -121,12 +118,12 @@ class _Less(NamedTuple):
         is_shown = shown.lower(level) > _BIAS
         less = shown if is_shown else self.rest
         message = f"{how} the change is {percent(self.gain - less.mean):+.1f} %"
-        found = CrossCheck(change=less, document=less.figures(level))
+        found = CrossCheck(document=less.figures(level))
         if not is_shown and less.mean <= suspect_above(self.gain):
             return found
         if not is_shown and less.mean >= _LOSS_SHARE * self.gain:
             return replace(found, doubt=message)
-        return replace(found, excess=less.mean, flag=message)
+        return replace(found, excess=less.mean, flags=(message,))
 
 
 def suspect_above(gain: float, share: float = _SUSPECT_SHARE) -> float:
@@ -188,7 +185,7 @@ def look_alone(
         advice="leave the process, its libraries and the machine as they are",
         rejects=loss.mean >= _LOSS_SHARE * gain and loss.lower(_ACCUSING_LEVEL) > _BIAS,
     )
-    return replace(found, finding=finding, flag=str(finding))
+    return replace(found, finding=finding, flags=(str(finding),))
 
 
 def _in_company(case: CaseQuads | None) -> CaseQuads:
@@ -459,7 +456,6 @@ def _witnessed(
         f"[{percent(low):+.1f}, {percent(high):+.1f}]",
         excess,
         finding,
-        change=change,
         document={**change.figures(_SEEN_LEVEL), "more_replicas": more},
     )
 
@@ -521,7 +517,7 @@ def look_anew(replicas: Replicates, others: Replicates) -> CrossCheck:
     gain = statistics.fmean(gains.values())
     less = _Less(gain, *(_mean_over(each.values()) for each in (less_in, rest)))
     if less.at(_LOSS_LEVEL).mean <= suspect_above(gain, _ANEW_SHARE):
-        return CrossCheck(change=less.whole, document=less.whole.figures(_LOSS_LEVEL))
+        return CrossCheck(document=less.whole.figures(_LOSS_LEVEL))
     return less.held("for input values that are new")
 
 
@@ -541,8 +537,7 @@ def look_singles(
     for times in range(_TIMES):
         less = _less_by_sums(gains, _singles(measured))
         if not less or less.at(_LOSS_LEVEL).lower(_LOSS_LEVEL) <= suspect_above(less.gain):
-            figures = less.whole.figures(_LOSS_LEVEL) if less else None
-            return CrossCheck(change=less and less.whole, document=figures)
+            return CrossCheck(document=less and less.whole.figures(_LOSS_LEVEL))
         if times < _TIMES - 1:
             measured = [*another()]
     assert less is not None
@@ -573,46 +568,31 @@ def _mean_over(cases: Collection[Sequence[float]]) -> Estimate:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """The verdict of the other measurements on a version that would be kept."""
+def _together(**checks: CrossCheck) -> CrossCheck:
+    """Return what other measurements leave of a gain, by their names in the evidence."""
+    alone, excess = checks["incumbent_alone"], max(check.excess for check in checks.values())
+    part = f"{percent(excess):.1f} % of the gain in pairs are not credited"
+    flags = [flag for check in checks.values() for flag in check.flags]
+    asked = alone.document or {"slower_pct": [], "why_not": ""}
+    documents = {name: check.document for name, check in checks.items()}
+    return CrossCheck(
+        doubt=next((check.doubt for check in checks.values() if check.doubt), ""),
+        excess=excess,
+        flags=(*flags, *[part] * bool(excess)),
+        document={**documents, "incumbent_alone": {**asked, "doubt": alone.doubt}},
+    )
 
-    alone: CrossCheck = CrossCheck()
-    total: CrossCheck = CrossCheck()
-    around: CrossCheck = CrossCheck()
-    anew: CrossCheck = CrossCheck()
-    singles: CrossCheck = CrossCheck()
-    witness: CrossCheck = CrossCheck()
 
-    @property
-    def _checks(self) -> tuple[CrossCheck, ...]:
-        return self.alone, self.total, self.around, self.anew, self.singles, self.witness
-
-    @property
-    def doubt(self) -> str:
-        """Why the version is not kept all the same, "" where it is."""
-        return next((check.doubt for check in self._checks if check.doubt), "")
-
-    @property
-    def excess(self) -> float:
-        """By how much, as a log-ratio, the gain is more than the other measurements allow."""
-        return max(check.excess for check in self._checks)
-
-    @property
-    def flags(self) -> list[str]:
-        part = f"{percent(self.excess):.1f} % of the gain in pairs are not credited"
-        return [*(check.flag for check in self._checks if check.flag), *[part] * bool(self.excess)]
-
-    def to_document(self) -> dict[str, object]:
-        asked = self.alone.document or {"slower_pct": [], "why_not": ""}
-        return {
-            "incumbent_alone": {**asked, "doubt": self.alone.doubt},
-            "outside_clock": self.witness.document,
-            "total_time": self.total.document,
-            "around_blocks": self.around.document,
-            "new_content": self.anew.document,
-            "single_calls": self.singles.document,
-        }
+_UNASKED = CrossCheck()
+#: Of a version that would not be kept, or is the same.
+UNEXAMINED = _together(
+    incumbent_alone=_UNASKED,
+    total_time=_UNASKED,
+    around_blocks=_UNASKED,
+    new_content=_UNASKED,
+    single_calls=_UNASKED,
+    outside_clock=_UNASKED,
+)
 
 
 def examine(
@@ -621,7 +601,7 @@ def examine(
     results: Sequence[CaseResult],
     gain_pct: float | None,
     loss_pct: float | None,
-) -> Credit:
+) -> CrossCheck:
     """Hold what was measured against total time, outside clock, and the current best alone.
 
     `results` have the candidate's rows. With `loss_pct` no gain is claimed, but that no more than
@@ -658,7 +638,14 @@ def examine(
         _refuse([alone.finding])
     anew = look_anew(replicas, (*beside_alone,))
     singles = look_singles(replicas, (*beside_alone,), another)
-    return Credit(alone, total, around, anew, singles, witness)
+    return _together(
+        incumbent_alone=alone,
+        total_time=total,
+        around_blocks=around,
+        new_content=anew,
+        single_calls=singles,
+        outside_clock=witness,
+    )
 
 
 def _refuse(findings: Iterable[Finding]) -> None:

@@ -25,7 +25,7 @@ from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.blocks import AT_LENGTH
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.credit import Credit, examine
+from pytest_kopt.paired.credit import UNEXAMINED, examine
 from pytest_kopt.paired.noise import NoiseHistory, Scatter
 from pytest_kopt.paired.samples import (
     CaseQuads,
@@ -137,7 +137,7 @@ def compare(
         table = SeriesTable(series, criteria.gate, flags, criteria.classes, is_last)
         return decide(table, criteria.policy, facts)
 
-    verdict, facts, credit, begin = None, criteria.facts, Credit(), cpu_ticks()
+    verdict, facts, credit, begin = None, criteria.facts, UNEXAMINED, cpu_ticks()
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
         if verdict := decided(facts):
@@ -187,7 +187,7 @@ def compare(
         session={
             **comparison.to_document(),
             "replicas": len(replicas),
-            **credit.to_document(),
+            **(credit.document or {}),
             "measured": measured_under(results, replicas),
             "priors": _priors(_all_series(results, replicas, criteria)),
             **Scatter.of(replicas).model_dump(),
