@@ -133,7 +133,7 @@ def test_a_look_keeps_any_of_the_repeated_calls_on_content_that_was_not_there_be
         seen.clear()
         spotted.look(seed)
         assert not known & {*seen}
-    spots = spotted.spots
+    spots = [spot for _, spot in spotted.spots()]
     assert {spot.number for spot in spots} == {*range(min(calls, SETS))}
     assert wrong_results([spotted], {}) == []
     for spot in spots:
@@ -221,7 +221,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
     assert blocks[0] == blocks[2]
     assert blocks[1] == blocks[3]
     assert not {*blocks[0]} & {*blocks[1]}
-    for spot, block in zip(spotted.spots, blocks, strict=True):
+    for (_, spot), block in zip(spotted.spots(), blocks, strict=True):
         assert content(spot.inputs[0]) == block[spot.number]
         assert content(spot.results["out"]) == block[spot.number]
     assert wrong_results([spotted], {}) == []
@@ -230,7 +230,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
 def test_any_call_of_a_block_may_be_the_one_that_is_kept() -> None:
     spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
     blocks_on(spotted, *range(200))
-    assert {spot.number for spot in spotted.spots} == {*range(spotted.calls)}
+    assert {spot.number for _, spot in spotted.spots()} == {*range(spotted.calls)}
 
 
 def test_content_that_is_not_scaled_is_drawn_for_every_call() -> None:

@@ -193,7 +193,7 @@ def test_each_look_has_content_of_its_own_that_a_judge_can_draw(engine: str, row
         for seed in range(100, 120):
             block.run_written()
             block.look(seed)
-        spots = block.spots
+        spots = [spot for _, spot in block.spots()]
         assert len({spot.inputs[0].sum().item() for spot in spots}) == len(spots)
         assert [one.check for one in wrong_results([block], {})] == found
         for spot in spots[:3]:

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_char
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -96,7 +96,7 @@ class Recorder:
         named_results = self.call.named(self.result)
         return dict(zip(named_results, snapshots(list(named_results.values())), strict=True))
 
-    def spot(self, results: Mapping[str, Any], kept: _Kept) -> Spot:
+    def spot(self, results: Mapping[str, Any], seed: int, number: int) -> Spot:
         """Return what this call is to be judged by, on what it looks at now."""
         incoming = self.call.incoming
         return Spot(
@@ -105,8 +105,8 @@ class Recorder:
             if incoming is None
             else {name: gradient.clone() for name, gradient in incoming.items()},
             results,
-            kept.seed,
-            kept.number,
+            seed,
+            number,
         )
 
 
@@ -116,19 +116,6 @@ def recorded(calls: Sequence[Forward | Backward], *, says_where: bool = False) -
         return [Recorder(call) for call in calls]
     places = memoryview(array("Q", [0] * PLACES * len(calls)))
     return [Recorder(call, places[number * PLACES :][:PLACES]) for number, call in enumerate(calls)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The results of one call of a block, by the block's seed and the number of its inputs.
-
-    `held` is what it returned: a call after it must not write there.
-    """
-
-    seed: int
-    number: int
-    results: Mapping[str, Any]
-    held: Any = None
 
 
 class Spotted(Block):
@@ -166,7 +153,9 @@ class Spotted(Block):
         self._seed = 0
         #: How many of its calls the next run has, 0: all.
         self._first = 0
-        self._kept_calls: dict[int, _Kept] = {}
+        #: Calls to judge: their block's seed, the number of their inputs, and their results. What
+        #: they returned stays, as a call after them must not write there.
+        self._kept_calls: dict[int, tuple[int, int, Mapping[str, Any], Any]] = {}
 
     def take_rounds(self, rounds: int) -> None:
         """Have a run go several rounds, each on new content, where no other process orders it."""
@@ -206,7 +195,7 @@ class Spotted(Block):
         with _without_collector():
             ms = self._inner.run_once(write)
         if self._content is not None:
-            kept = _Kept(seed, number, self._recorders[number].take())
+            kept = seed, number, self._recorders[number].take(), None
             self._kept_calls[len(self._kept_calls)] = kept
         return ms
 
@@ -262,7 +251,7 @@ class Spotted(Block):
             return
         recorder = self._recorders[number]
         results = recorder.take() if recorder.has_run else {}
-        self._kept_calls[place] = _Kept(self._seed, number, results, recorder.result)
+        self._kept_calls[place] = self._seed, number, results, recorder.result
 
     def release(self) -> None:
         """Give back the memory of the last run's results, but for repeated calls."""
@@ -271,26 +260,19 @@ class Spotted(Block):
         for recorder in self._recorders:
             recorder.result = None
 
-    @property
-    def spots(self) -> list[Spot]:
-        """The spots to judge; writes to the inputs, and calls once more on each content."""
-        return [timed for _, timed in map(self._again, self._kept_calls.values())]
+    def spots(self) -> Iterator[tuple[Spot, Spot]]:
+        """Yield calls that nobody timed, on what the case draws, each with a timed one to judge.
 
-    def spots_with(self, floors: Mapping[str, float]) -> Iterator[tuple[Spot, Mapping[str, float]]]:
-        """Yield the spots to judge, and calls that nobody timed, which may only be inexact."""
-        for own, timed in map(self._again, self._kept_calls.values()):
-            yield own, {}
-            yield timed, floors
-
-    def _again(self, kept: _Kept) -> tuple[Spot, Spot]:
-        """Return a call on what the case draws, and a kept one with what a call gives there now."""
-        number, recorder = kept.number, self._recorders[kept.number]
-        # What knows content as a multiple of its last call's must not find that one there.
-        self._write_own(number, kept.seed ^ 1)
-        own = recorder.spot(self._results_now(number), kept)
-        self._write_timed(kept)
-        timed = recorder.spot(kept.results, kept)
-        return own, replace(timed, again=self._results_now(number))
+        Writes to the inputs, and calls once more on each content.
+        """
+        for seed, number, results, _ in self._kept_calls.values():
+            recorder = self._recorders[number]
+            # What knows content as a multiple of its last call's must not find that one there.
+            self._write_own(number, seed ^ 1)
+            own = recorder.spot(self._results_now(number), seed, number)
+            self._write_timed(number, seed)
+            timed = recorder.spot(results, seed, number)
+            yield own, replace(timed, again=self._results_now(number))
 
     def _write_own(self, number: int, seed: int) -> None:
         """Write what the case draws under a seed where a call looks."""
@@ -299,12 +281,12 @@ class Spotted(Block):
         call = self._recorders[number].call
         write_own(self.case, call, seed, is_captured=self._own_sets > 0)
 
-    def _write_timed(self, kept: _Kept) -> None:
+    def _write_timed(self, number: int, seed: int) -> None:
         """Write what a call met in its block."""
         if self._forward is not None:
-            self._forward._write_timed(kept)
+            self._forward._write_timed(number, seed)
         if self._content is not None:
-            self._content.write_one(kept.number, kept.seed, self._arm)
+            self._content.write_one(number, seed, self._arm)
 
     def _results_now(self, number: int) -> Mapping[str, Any]:
         """Call once more; return what that gave, nothing where it raised."""
@@ -339,8 +321,13 @@ def _without_collector() -> Iterator[None]:
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
     """Judge what was kept; return a finding for each block with a result that is plainly wrong."""
     findings = []
+    # Calls that nobody timed may be inexact.
+    no_floors: Mapping[str, float] = {}
     for block in blocks:
-        for spot, least in block.spots_with(floors):
+        spots = (
+            pair for two in block.spots() for pair in zip(two, (no_floors, floors), strict=True)
+        )
+        for spot, least in spots:
             expected = expected_of(block.case, replace(spot, results=spot.again or spot.results))
             if wrong := plainly_wrong(block.case, spot, spot.again, least, expected):
                 findings.append(wrong_result(wrong))

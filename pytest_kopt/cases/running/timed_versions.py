@@ -240,7 +240,7 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> No
             hand_over(name, way, spot, client.scratch, next_order.secret)
             for name in suspects
             for way, block in zip(WAYS, arms[name], strict=False)
-            for spot in block.spots
+            for _, spot in block.spots()
         ]
     with bench.waiting():
         client.send(HandedOver(looks, [finding for finding in findings if finding.rejects]))
