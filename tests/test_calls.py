@@ -30,7 +30,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "equal calls": [(check, "equal_calls")],
     "clock": [(timing, "sets_on_cpu")],
-    "samples": [(timing, "time_block"), (run_case, "wrong_results")],
+    "samples": [(timing, "samples_of"), (run_case, "wrong_results")],
 }
 
 

@@ -13,7 +13,7 @@ from pytest_kopt.campaign.ledger import Trend
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import thousandths
 from pytest_kopt.measure import wall
-from pytest_kopt.measure.engine import Timing, time_block
+from pytest_kopt.measure.engine import Timing, samples_of
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 from pytest_kopt.schema.columns import Better
 from pytest_kopt.schema.metrics import (
@@ -229,9 +229,8 @@ def test_the_seeds_loop_is_1_discarded_and_3_repeats_of_50_with_their_means(cloc
     discarded = [9e-3] * 50
     repeats = [[1e-3] * 49 + [51e-3], [2e-3] * 50, [3e-3] * 50]
     clock.seconds = itertools.chain(discarded, *repeats)
-    timing = time_block(block)
-    assert timing.samples_ms == pytest.approx((2.0, 2.0, 3.0))
-    assert (timing.engine, timing.calls_per_sample) == ("wall", 50)
+    assert samples_of(block.run) == pytest.approx((2.0, 2.0, 3.0))
+    assert (block.engine, block.calls) == ("wall", 50)
 
 
 def test_on_the_cpu_a_sample_is_the_time_of_all_its_calls(clock: Clock) -> None:
@@ -240,7 +239,7 @@ def test_on_the_cpu_a_sample_is_the_time_of_all_its_calls(clock: Clock) -> None:
     block = WallEngine().prepare([clock.kernel])
     clock.seconds = itertools.cycle([1e-3] * 30 + [100e-3] * 20)
     mean_ms = (30 * 1 + 20 * 100) / 50
-    assert time_block(block).samples_ms == pytest.approx((mean_ms,) * 3)
+    assert samples_of(block.run) == pytest.approx((mean_ms,) * 3)
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.125, 16), (5.0, 3)])
@@ -253,13 +252,14 @@ def test_a_slow_kernel_gets_fewer_calls_a_block_and_at_least_three(
 
 def test_a_first_slow_call_is_not_timed(clock: Clock) -> None:
     clock.seconds = itertools.chain([60.0], itertools.repeat(1e-3))
-    timing = time_block(WallEngine().prepare([clock.kernel]))
-    assert timing.samples_ms == pytest.approx((1.0, 1.0, 1.0))
-    assert timing.calls_per_sample == 50
+    block = WallEngine().prepare([clock.kernel])
+    assert samples_of(block.run) == pytest.approx((1.0, 1.0, 1.0))
+    assert block.calls == 50
 
 
 def test_the_interpreter_times_one_call_under_a_name_of_its_own(clock: Clock) -> None:
     clock.seconds = itertools.repeat(0.25)
-    timing = time_block(interpreted_block([clock.kernel], None), repeats=1, discarded=0)
-    assert timing == Timing("interpreter", (250.0,), 1)
+    block = interpreted_block([clock.kernel], None)
+    assert samples_of(block.run, repeats=1, discarded=0) == (250.0,)
+    assert (block.engine, block.calls) == ("interpreter", 1)
     assert clock.calls == 1

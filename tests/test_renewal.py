@@ -101,7 +101,7 @@ def watched(
     content = Content([case], sets, 1 << 20 if is_scaled else SETS)
     calls = [Forward(case, function, RestoredArguments(held, ())) for held in sets.values()]
     recorders = recorded(calls, says_where=True)
-    return Spotted(WallBlock(recorders, SETS), recorders, content, dice=random.Random(5))
+    return Spotted(WallBlock(recorders, SETS), recorders, content)
 
 
 @pytest.mark.parametrize("calls", [SETS // 2, SETS, 3 * SETS])
@@ -168,7 +168,7 @@ def test_a_wrong_result_at_any_call_is_seen() -> None:
         return -x if "run_written" in {frame.function for frame in inspect.stack(0)} else 2 * x
 
     spotted = watched(wrong_when_timed, lambda: (torch.randn(64),), lambda x: 2 * x)
-    spotted.run()
+    next(spotted.drawn_runs(random.Random(5), 1))
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
 
@@ -183,7 +183,7 @@ def test_integers_in_a_block_are_as_exact_as_in_a_check(wrong: int, is_seen: boo
         return counts
 
     spotted = watched(counted, lambda: (torch.rand(1000),), lambda x: (1000 + 100 * x).int())
-    spotted.run()
+    next(spotted.drawn_runs(random.Random(5), 1))
     found = wrong_results([spotted], {})
     assert [one.check for one in found] == ["timed-result"] * is_seen
 

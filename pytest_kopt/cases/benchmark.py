@@ -18,7 +18,7 @@ import pytest
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.engine import Timing, time_block
+from pytest_kopt.measure.engine import Timing, samples_of
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.columns import SINGLE, Scalar
 
@@ -44,7 +44,8 @@ class TimedBenchmark:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        self.timing = time_block(WallEngine().prepare([lambda: function(*args, **kwargs)]))
+        block = WallEngine().prepare([lambda: function(*args, **kwargs)])
+        self.timing = Timing(block.engine, samples_of(block.run), block.calls)
         return result
 
     def pedantic(

@@ -120,13 +120,15 @@ class Block(ABC):
         return self.run()
 
 
-def time_block(block: Block, repeats: int = 3, discarded: int = 1, pause_s: float = 0.0) -> Timing:
-    """Time a block as the seeds do: `discarded` runs that do not count, then `repeats`.
+def samples_of(
+    run: Callable[[], float], repeats: int = 3, discarded: int = 1, pause_s: float = 0.0
+) -> tuple[float, ...]:
+    """Return what runs of a block take: `discarded` runs that do not count, then `repeats`.
 
     A pause in front of each, in s, keeps the clock of a GPU at its top.
     """
     samples = []
     for _ in range(discarded + repeats):
         sleep(pause_s)
-        samples.append(block.run())
-    return Timing(block.engine, tuple(samples[discarded:]), block.calls)
+        samples.append(run())
+    return tuple(samples[discarded:])

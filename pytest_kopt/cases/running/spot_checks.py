@@ -9,6 +9,7 @@ which follows from the seed, is judged, and no gain is larger than the one that 
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import statistics
 from array import array
@@ -118,7 +119,7 @@ def recorded(calls: Sequence[Forward | Backward], *, says_where: bool = False) -
     return [Recorder(call, places[number * PLACES :][:PLACES]) for number, call in enumerate(calls)]
 
 
-class Spotted(Block):
+class Spotted:
     """A block that runs as the one inside does; results of some calls are judged later."""
 
     def __init__(
@@ -127,29 +128,25 @@ class Spotted(Block):
         recorders: Sequence[Recorder],
         content: Content | Gradients | None = None,
         arm: str = "",
-        dice: random.Random | None = None,
         forward: Spotted | None = None,
         own_sets: int = 0,
     ) -> None:
         """Wrap an arm's block of recorded calls; backwards go over the graphs of a `forward`'s.
 
         `content` is what calls meet in each run, None: the same in all. The first `own_sets` of
-        calls that a block repeats have inputs of their own (0: each call runs once). If no other
-        process orders the blocks, `dice` draw their content and the one to inspect.
+        calls that a block repeats have inputs of their own (0: each call runs once).
         """
         self.engine, self.calls = inner.engine, inner.calls
         self.not_captured = inner.not_captured
+        self.queue_full: bool | None = None
         places = recorders[0].places
         #: The address of what says where the results of the last run's calls lie, 0: nothing.
         self.places = addressof(c_char.from_buffer(places)) if places is not None else 0
         self._inner = inner
         self.case, self._arm = recorders[0].call.case, arm
         self._recorders, self._content = recorders, content
-        self._dice = dice or random.SystemRandom()
-        self._rounds = 1
         self._forward = forward
         self._own_sets = own_sets
-        self._runs = 0
         self._seed = 0
         #: How many of its calls the next run has, 0: all.
         self._first = 0
@@ -157,28 +154,25 @@ class Spotted(Block):
         #: they returned stays, as a call after them must not write there.
         self._kept_calls: dict[int, tuple[int, int, Mapping[str, Any], Any]] = {}
 
-    def take_rounds(self, rounds: int) -> None:
-        """Have a run go several rounds, each on new content, where no other process orders it."""
-        self._rounds, self.calls = rounds, self._inner.calls * rounds
+    def drawn_runs(self, dice: random.Random, rounds: int) -> Iterator[float]:
+        """Yield the ms per call of runs on content that `dice` draw, where nobody else orders them.
 
-    def run(self) -> float:
-        """Run on content of its own drawing; one of all runs is looked at, each as likely.
-
-        Calls that are repeated are looked at once, before the first run.
+        A run goes several rounds, each on new content. One of all runs is looked at, each as
+        likely. Calls that are repeated are looked at once, before the first run.
         """
-        self._runs += 1
         if self._own_sets:
-            if self._runs == 1:
-                self.look(self._dice.getrandbits(62))
-            return self.run_written()
-        is_looked_at = self._dice.randrange(self._runs) == 0
-        times = []
-        for _ in range(self._rounds):
-            self.write(self._dice.getrandbits(62))
-            times.append(self.run_written())
-        if is_looked_at:
-            self.keep(0, self._dice.randrange(len(self._recorders)))
-        return statistics.fmean(times)
+            self.look(dice.getrandbits(62))
+        while self._own_sets:
+            yield self.run_written()
+        for run in itertools.count(1):
+            is_looked_at = dice.randrange(run) == 0
+            times = []
+            for _ in range(rounds):
+                self.write(dice.getrandbits(62))
+                times.append(self.run_written())
+            if is_looked_at:
+                self.keep(0, dice.randrange(len(self._recorders)))
+            yield statistics.fmean(times)
 
     def look(self, seed: int) -> float:
         """Run repeated calls once on the content of a seed, and keep what one of them gives.

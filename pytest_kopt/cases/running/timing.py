@@ -39,10 +39,10 @@ from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream, warm_
 from pytest_kopt.measure.engine import (
     NOTHING,
     PAUSE_S,
-    Block,
     CaptureFailed,
+    Timing,
     by_events,
-    time_block,
+    samples_of,
 )
 from pytest_kopt.measure.gpu import GraphMemory
 from pytest_kopt.measure.wall import WallBlock
@@ -73,16 +73,19 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
         seed,
         engines=engines_of(case, bench),
         interpreted=is_interpreted,
-        looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
-    for block in blocks:
-        block.take_rounds(pool.rounds)
-
+    looks = derive(bench.session_seed, case.nodeid, "looks")
+    runs = [block.drawn_runs(random.Random(looks), pool.rounds) for block in blocks]
     pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
     steadily = Steadily(bench.read)
     for _ in steadily:
         timings = [
-            time_block(block, bench.repeats or _SAMPLES, _DISCARDED, pause_s) for block in blocks
+            Timing(
+                block.engine,
+                samples_of(partial(next, times), bench.repeats or _SAMPLES, _DISCARDED, pause_s),
+                block.calls * pool.rounds,
+            )
+            for block, times in zip(blocks, runs, strict=True)
         ]
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
     checked.timings = timings
@@ -114,7 +117,7 @@ def engines_of(case: Case, bench: Bench) -> Sequence[str]:
     return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
 
 
-def not_captured(blocks: Sequence[Block], whose: str = "the") -> dict[str, str]:
+def not_captured(blocks: Sequence[Spotted], whose: str = "the") -> dict[str, str]:
     """Return why a direction is no graph, by words for it: `the candidate's forward`."""
     ways = zip(WAYS, blocks, strict=False)
     return {f"{whose} {way}": block.not_captured for way, block in ways if block.not_captured}
@@ -218,12 +221,10 @@ def prepare_blocks(
     *,
     engines: Sequence[str],
     interpreted: bool = False,
-    looks: int | None = None,
 ) -> dict[str, list[Spotted]]:
     """Return each version's forward block, and backward block if any, on sets that all share.
 
-    One run of each block is inspected, drawn under the seed `looks`; without one, the order of the
-    block says so. Raises BadInput where an engine that was asked for cannot time the calls.
+    Raises BadInput where an engine that was asked for cannot time the calls.
     """
     case = cases[0]
     sets = [RestoredArguments(inputs, case.rewritten) for inputs in pool.sets]
@@ -278,8 +279,7 @@ def prepare_blocks(
             views = memory.let_go([recorder.result for recorder in recorders])
             for recorder, view in zip(recorders, views, strict=True):
                 recorder.result = view
-        dice = None if looks is None else random.Random(looks)
-        return Spotted(block, recorders, content, arm, dice, forward, own_sets)
+        return Spotted(block, recorders, content, arm, forward, own_sets)
 
     def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, restored) for restored in sets]
