@@ -222,12 +222,17 @@ def _reach(tensor: torch.Tensor) -> int:
 
 
 def accuracy_of(
-    ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
+    ref: torch.Tensor,
+    out: torch.Tensor,
+    computed_in: torch.dtype = torch.float64,
+    layout: str | None = None,
+    terms: float | None = None,
 ) -> Accuracy:
     """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
     is_finer = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
     is_told = is_finer and out.numel() >= FEW
-    return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
+    figures = compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told
+    return Accuracy(str(out.dtype), *figures, layout, terms)
 
 
 def but_for_few(

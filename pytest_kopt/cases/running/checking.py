@@ -290,8 +290,9 @@ class Checking:
                 if latest := self.accuracy.get(name):
                     refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
                     computed_in = least_exact([*expected.outputs.values()])
-                    pooled = accuracy_of(refs, outs, computed_in)
-                    self.accuracy[name] = replace(pooled, layout=latest.layout, terms=latest.terms)
+                    self.accuracy[name] = accuracy_of(
+                        refs, outs, computed_in, latest.layout, latest.terms
+                    )
 
     def mostly(self, baseline: Mapping[str, Accuracy]) -> dict[str, Accuracy]:
         """Return how exact the results are, those below the baseline's but for few elements."""

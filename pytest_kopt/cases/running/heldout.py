@@ -325,10 +325,7 @@ def reached(case: Case, function: Callable[..., Any], seed: int) -> dict[str, Ac
     computed_in = least_exact([*declared.outputs.values()])
     exact = partial(reference.exact, inputs, run.live, seed)
     results = nearest(declared, run.copies, exact)
-    return {
-        name: replace(accuracy_of(ref, out, computed_in), layout=lies.get(name))
-        for name, ref, out in results
-    }
+    return {n: accuracy_of(ref, out, computed_in, lies.get(n)) for n, ref, out in results}
 
 
 def time_shape(

@@ -167,10 +167,9 @@ def _accuracies(
         if run is None or run.outputs.keys() != by_reference.outputs.keys():
             continue
         for name, ref, out in nearest(by_reference, run, exact):
-            accuracy = accuracy_of(ref, out, computed_in)
-            accuracy = but_for_few(accuracy, found[0].get(name), ref, out)
             terms = frozen[name].terms if name in frozen else None
-            reached[name] = replace(accuracy, terms=terms)
+            accuracy = accuracy_of(ref, out, computed_in, terms=terms)
+            reached[name] = but_for_few(accuracy, found[0].get(name), ref, out)
     return found
 
 
@@ -184,13 +183,15 @@ def _as_pass(spot: Spot, results: Mapping[str, Any]) -> Pass | None:
     return Pass({}, dict(zip(positions, results.values(), strict=True)))
 
 
-def expected_of(case: Case, spot: Spot, drawn: Drawn = lambda _, result: result) -> Expected:
+def expected_of(
+    case: Case, spot: Spot, results: Iterable[str], drawn: Drawn = lambda _, result: result
+) -> Expected:
     """Return what the reference gives for a call, and what gives that once more in float64.
 
-    `drawn` takes from its results what is judged.
+    `results` are the names of what a call gives, `drawn` takes from the reference's what is judged.
     """
-    reference, incoming = Reference(case), spot.incoming
-    names = dict(zip(leaves(spot.inputs), spot.results, strict=False))
+    reference, incoming, result_names = Reference(case), spot.incoming, [*results]
+    names = dict(zip(leaves(spot.inputs), result_names, strict=False))
 
     def expected(arguments: Sequence[Any]) -> Pass:
         if incoming is not None:
@@ -199,7 +200,7 @@ def expected_of(case: Case, spot: Spot, drawn: Drawn = lambda _, result: result)
                 place: drawn(names[place], gradient) for place, gradient in full_gradients.items()
             }
             return Pass({}, gradients, nan_is_equal=case.nan == EQUAL)
-        reference_pass = reference.forward(arguments, list(spot.results))
+        reference_pass = reference.forward(arguments, result_names)
         outputs, before = (
             {name: drawn(name, result) for name, result in of.items()}
             for of in (reference_pass.outputs, reference_pass.before)

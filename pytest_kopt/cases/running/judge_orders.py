@@ -201,13 +201,11 @@ def _wrong(
                 if looked_at.confirms:
                     continue
                 return [_amiss(f"of a {way} was not handed over")]
-            results, again = read(look)
+            handed_over, again = read(look)
+            results = handed_over or {}
             case, answer = content.case_of(arm), content.answer(look)
             if (drawn_here := input_descriptions(answer.inputs)) != look["inputs"]:
                 return [_other_inputs(look["inputs"], drawn_here)]
-            # The process calls once more on content of its own.
-            is_own = content.arm_of(look) == arm
-            spot = replace(answer, results=results or {}, again=again if is_own else None)
             if memories:
                 # A look that nobody read there is only what its process says.
                 memory = memories.get((arm, seed, way))
@@ -221,10 +219,13 @@ def _wrong(
                     left = in_memory(look, end, answer.results, looked_at.secret)
                     if left is None or not all(same_bits(left[name], held[name]) for name in held):
                         return [_OVERWRITTEN]
-                spot = replace(spot, results={**spot.results, **held})
+                results |= held
+            # The process calls once more on content of its own.
+            is_own = content.arm_of(look) == arm
+            spot = replace(answer, results=results, again=again if is_own else None)
             drawn = judged_elements(look, looked_at.secret)
             best = {name: drawn(name, result) for name, result in answer.results.items()}
-            expected = expected_of(case, replace(spot, results=best), drawn)
+            expected = expected_of(case, spot, best, drawn)
             if wrong := plainly_wrong(case, spot, best, floors, expected):
                 is_asked = _BEYOND not in case.domain or content.is_drawn(look)
                 finding = wrong_result(wrong, rejects=is_asked)

@@ -322,7 +322,7 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
             pair for two in block.spots() for pair in zip(two, (no_floors, floors), strict=True)
         )
         for spot, least in spots:
-            expected = expected_of(block.case, replace(spot, results=spot.again or spot.results))
+            expected = expected_of(block.case, spot, spot.again or spot.results)
             if wrong := plainly_wrong(block.case, spot, spot.again, least, expected):
                 findings.append(wrong_result(wrong))
                 break

@@ -124,8 +124,7 @@ def _measure(
     case, pristine = checking.case, checking.pristine
     computed_in = least_exact(list(expected.outputs.values()))
     for name, ref, out in nearest(expected, run.copies, checking.in_float64):
-        reached = accuracy_of(ref, out, computed_in)
-        checking.accuracy[name] = replace(reached, layout=layouts.get(name))
+        checking.accuracy[name] = accuracy_of(ref, out, computed_in, layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     new_outputs, changes = _written(checking, run, expected)
     checking.written = work.written_bytes(new_outputs) + changes
