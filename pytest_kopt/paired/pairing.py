@@ -44,7 +44,7 @@ from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """A paired verdict with the evidence behind it; `same` says how it is known of a case that is.
+    """A paired verdict with the evidence behind it.
 
     `results` are the cases, `replicas` what was measured of each; `tried` and `nearby` what the
     versions did at shapes near the declared ones, and what that says.
@@ -53,11 +53,15 @@ class PairedResult:
     verdict: Verdict
     pairs_csv: str
     session: dict[str, object]
-    same: Mapping[str, Same]
     results: tuple[CaseResult, ...]
     replicas: tuple[dict[str, CaseQuads], ...]
     tried: tuple[Tried, ...]
     nearby: tuple[Finding, ...]
+
+    @property
+    def same(self) -> Mapping[str, Same]:
+        """How it is known of a case that both versions are the same, by node id."""
+        return {n: case.same or "source" for n, case in self.replicas[0].items() if case.is_same}
 
     @property
     def has_same_machine_code(self) -> bool:
@@ -87,11 +91,6 @@ class PairedResult:
         )
 
 
-def no_doubt(best_ms: Mapping[str, float], gain: float) -> str:
-    """Trust a version that nothing is known of before."""
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Criteria:
     """By what a comparison is decided.
@@ -103,7 +102,8 @@ class Criteria:
     comparison measures the other operating point whatever it decides, and at length. Without
     `examines` the rule alone decides, as another comparison follows if it keeps the version.
     `doubt_of_best` says what the candidate lacks next to the baseline. It takes the current best's
-    milliseconds a call by node id, and the gain over it in all cases, a log-ratio.
+    milliseconds a call by node id, and the gain over it in all cases, a log-ratio. The final
+    comparison, which is with the baseline, does not ask it.
     """
 
     metrics: Sequence[Metric]
@@ -117,7 +117,7 @@ class Criteria:
     reached_only: bool = False
     is_final: bool = False
     examines: bool = True
-    doubt_of_best: Callable[[Mapping[str, float], float], str] = no_doubt
+    doubt_of_best: Callable[[Mapping[str, float], float], str] | None = None
 
 
 def compare(
@@ -144,8 +144,7 @@ def compare(
             break
     # The last look always decides.
     assert verdict is not None
-    same = {name: case.same or "source" for name, case in replicas[0].items() if case.is_same}
-    is_compared = len(same) < len(results)
+    is_compared = not all(case.is_same for case in replicas[0].values())
     is_kept = verdict.decision.keeps and criteria.examines
     if is_kept and not criteria.is_final:
         comparison.try_nearby()
@@ -167,7 +166,8 @@ def compare(
         narrower = names_of(finding for finding in nearby if finding.repairs)
         gain = statistics.fmean(q.ratio("step") for each in replicas for q in each.values())
         doubt = credit.doubt or comparison.untried
-        doubt = doubt or criteria.doubt_of_best(best_ms(replicas, "step"), gain)
+        if criteria.doubt_of_best and not (doubt or criteria.is_final):
+            doubt = criteria.doubt_of_best(best_ms(replicas, "step"), gain)
         facts = replace(facts, doubt=doubt, narrower=narrower)
         verdict = decided(facts, is_last=True) or verdict
         is_kept = verdict.decision.keeps
@@ -192,7 +192,6 @@ def compare(
             "priors": _priors(_all_series(results, replicas, criteria)),
             **Scatter.of(replicas).model_dump(),
         },
-        same=same,
         results=tuple(results),
         replicas=tuple(replicas),
         tried=tuple(comparison.tried),

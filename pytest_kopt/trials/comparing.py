@@ -35,7 +35,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.judge import Caught, Refused
 from pytest_kopt.paired.noise import NoiseHistory
-from pytest_kopt.paired.pairing import Criteria, PairedResult, compare, no_doubt
+from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
 from pytest_kopt.paired.runner import Died
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.schema.metrics import parse_primary
@@ -75,7 +75,7 @@ def compare_paired(
             is_final=is_final,
             # All cases decide on what a quick round would keep.
             examines=trial.level == "full",
-            doubt_of_best=no_doubt if is_final else partial(_doubt_of_best, trial, results),
+            doubt_of_best=partial(_doubt_of_best, trial, results),
         )
         ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if trial.raced else COMPARING
