@@ -15,10 +15,9 @@ from pytest_kopt.cases.protocol import CheckCase
 from pytest_kopt.cases.replies import CaseFinished, CaseStarted, Collected, Reply, Report, Timed
 from pytest_kopt.processes.case_processes import (
     CaseProcesses,
-    Listener,
     run_side_by_side,
 )
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
+from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 
 from .waiting import HANG
 
@@ -97,22 +96,23 @@ class World:
         self.proceeds: Callable[[], bool] = lambda: True
 
     def run(self, most: int) -> None:
-        self.processes(most).run()
+        self.processes().run(most)
 
-    def processes(self, most: int) -> CaseProcesses:
-        def start(place: int) -> Any:
-            self.places.append(place)
-            return Child(self)
+    def start(self, place: int) -> Any:
+        self.places.append(place)
+        return Child(self)
 
-        return CaseProcesses(start, Ear(self), most=most)
+    def processes(self) -> CaseProcesses:
+        return Ear(self)
 
     def finished(self) -> list[str]:
         return [nodeid for kind, nodeid in self.heard if kind == "finished"]
 
 
-class Ear(Listener):
+class Ear(CaseProcesses):
     def __init__(self, world: World) -> None:
-        self.lives = MAX_DEATHS
+        config: Any = None
+        super().__init__(config, world.start)
         self._world = world
 
     def collected(self, ids: list[str]) -> list[str]:
@@ -230,9 +230,9 @@ def test_what_cannot_collect_is_tried_twice(world: World, monkeypatch: pytest.Mo
 def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
     """A case that hangs would never say another word; nothing is started in its place."""
     world.endless = {"case1"}
-    processes = world.processes(most)
+    processes = world.processes()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(processes.run)
+        running = pool.submit(processes.run, most)
         assert world.hangs.wait(HANG)
         processes.abandon()
         with pytest.raises(ChildDied):
@@ -253,7 +253,7 @@ class Runs:
     def one(self, found: object) -> Any:
         abandoned = threading.Event()
 
-        def run() -> object:
+        def run(_: int) -> object:
             if abandoned.is_set():
                 raise ChildDied
             self.now += 1
@@ -280,7 +280,7 @@ class Runs:
 
 def test_runs_side_by_side_keep_their_places() -> None:
     runs = Runs(2)
-    found = run_side_by_side([runs.one(number) for number in range(6)], 2, runs.end)
+    found = run_side_by_side([runs.one(number) for number in range(6)], 1, 2, runs.end)
     assert (found, runs.most, runs.ended) == ([*range(6)], 2, 6)
 
 
@@ -289,5 +289,5 @@ def test_one_that_fails_ends_the_others() -> None:
     runs = Runs(3)
     given = [runs.one(None), runs.one(OSError("no more processes")), runs.one(None), runs.one(7)]
     with pytest.raises(OSError, match="no more processes"):
-        run_side_by_side(given, 3, runs.end)
+        run_side_by_side(given, 1, 3, runs.end)
     assert not runs.hung

@@ -13,7 +13,7 @@ import pytest
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import PROPERTY, CaseResult, Collector, ExpectedCase
 from pytest_kopt.honesty.finding import CONSEQUENCES
-from pytest_kopt.processes.case_processes import Replay
+from pytest_kopt.session.supervisor import Supervisor
 
 #: As they were written while evidence was a dict of any keys.
 WRITTEN = Path(__file__).with_name("results_of_0_1.jsonl").read_text().splitlines()
@@ -148,11 +148,13 @@ def hooks() -> Hooks:
 
 
 @pytest.fixture
-def replay(hooks: Hooks) -> Replay:
+def replay(hooks: Hooks) -> Supervisor:
     config: Any = SimpleNamespace(hook=hooks)
-    replay = Replay(config)
+    measurements = SimpleNamespace(checker=None)
+    controller: Any = SimpleNamespace(measurements=measurements)
+    replay = Supervisor(config, controller)
     result = CaseResult.failed(CASE, ExpectedCase(CASE, "x", ("label", "Check"), {}), "")
-    replay.declared(result.to_json())
+    replay.collector.declared(result.to_json())
     return replay
 
 
@@ -162,7 +164,9 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_case_whose_second_run_goes_through_was_lost_once(hooks: Hooks, replay: Replay) -> None:
+def test_a_case_whose_second_run_goes_through_was_lost_once(
+    hooks: Hooks, replay: Supervisor
+) -> None:
     """Whatever its first run has sent, the second one's row stands."""
     replay.report({**REPORT, "user_properties": [row("FAIL", "first")]})
     replay.died(CASE, "by SIGKILL\nand more", 1)
@@ -174,7 +178,7 @@ def test_a_case_whose_second_run_goes_through_was_lost_once(hooks: Hooks, replay
 
 
 def test_a_case_that_ends_its_process_twice_gets_the_row_that_it_declared(
-    hooks: Hooks, replay: Replay
+    hooks: Hooks, replay: Supervisor
 ) -> None:
     replay.report({**REPORT, "user_properties": [row("PASS", "first")]})
     for times in (1, 2):
@@ -185,7 +189,7 @@ def test_a_case_that_ends_its_process_twice_gets_the_row_that_it_declared(
     assert collector.results[CASE].diagnosis == "by SIGSEGV\nand more"
 
 
-def test_processes_that_could_not_collect_are_told_of(hooks: Hooks, replay: Replay) -> None:
+def test_processes_that_could_not_collect_are_told_of(hooks: Hooks, replay: Supervisor) -> None:
     replay.died(None, "an import", 1)
     assert not hooks.collector.collect_errors
     replay.died(None, "an import", 2)

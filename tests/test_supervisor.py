@@ -33,18 +33,12 @@ def test_on_a_gpu_the_baseline_does_not_wait_for_the_second_collection(
     """The ids are compared all the same, before anything is recorded."""
     measured = []
 
-    class Cases:
-        def __init__(
-            self, start: object, replay: supervisor.Supervisor, *_: object, **__: object
-        ) -> None:
-            self._replay = replay
-
-        def run(self) -> None:
-            self._replay.collected(["t.py::t[at 0x1]"])
-            measured.append(True)
+    def run(self: supervisor.Supervisor, *_: object) -> None:
+        self.collected(["t.py::t[at 0x1]"])
+        measured.append(True)
 
     monkeypatch.setattr(supervisor, "Child", Twin)
-    monkeypatch.setattr(supervisor, "CaseProcesses", Cases)
+    monkeypatch.setattr(supervisor.Supervisor, "run", run)
     controller: Any = SimpleNamespace(
         measurements=SimpleNamespace(
             environment={},

@@ -1,6 +1,6 @@
 """Cases run in child processes, one after the other in each, and reported case by case.
 
-Their reports are replayed through the hooks of pytest in this process, or shown to nobody.
+Their reports are collected here; `session/supervisor.py` replays them through pytest's hooks.
 """
 
 from __future__ import annotations
@@ -29,63 +29,9 @@ from pytest_kopt.cases.replies import (
     Profiled,
     Report,
 )
-from pytest_kopt.cases.result import DEAD, DIED, PROPERTY, Collector
+from pytest_kopt.cases.result import Collector
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied, Children
 from pytest_kopt.profiling.kernel_table import CaseProfile
-
-
-class Listener:
-    """The listener to a run in children: here, a collector and nobody else.
-
-    `Replay` is one that shows the run, as `Supervisor` does.
-    A case that kills its process `lives` times is given up.
-    """
-
-    def __init__(self, config: pytest.Config, lives: int = MAX_DEATHS) -> None:
-        self.config = config
-        self.collector = Collector()
-        self.lives = lives
-
-    def collected(self, ids: list[str]) -> Sequence[str]:
-        """Take over a collection and return what has to run."""
-        self.collector.collected(ids)
-        return ids
-
-    def collected_too(self, ids: list[str]) -> None:
-        """Hear what another process collected."""
-
-    def collect_error(self, data: dict[str, Any]) -> None:
-        self.collector.add_collect_error(self.read(data))
-
-    def started(self, nodeid: str, location: tuple[str, int | None, str]) -> None: ...
-
-    def declared(self, text: str) -> None:
-        self.collector.declared(text)
-
-    def report(self, data: dict[str, Any]) -> None:
-        self.collector.add_report(self.read(data))
-
-    def profiled(self, profile: CaseProfile) -> None: ...
-
-    def finished(self, nodeid: str) -> None: ...
-
-    def given(self, nodeid: str, place: int) -> None:
-        """Hear that the process at a place is told to run a case."""
-
-    def died(self, nodeid: str | None, how: str, times: int) -> None:
-        self.collector.died(nodeid, how, times, self.lives)
-
-    def proceed(self) -> bool:
-        """Say whether another case is to run."""
-        return True
-
-    def read(self, data: dict[str, Any]) -> Any:
-        """Return a report as pytest knows it."""
-        report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
-        if isinstance(report.longrepr, list):
-            # Where and why it was skipped: JSON has no tuples.
-            report.longrepr = tuple(report.longrepr)
-        return report
 
 
 @dataclass(slots=True, eq=False)
@@ -113,30 +59,32 @@ class _Worker:
 class CaseProcesses:
     """Runs cases in up to `most` children at once, replacing those that die.
 
-    A case that kills its process is run once more in a fresh one; killed again, it is given up. One
-    that found no memory next to others is run once more when nobody else runs.
+    A case that kills its process is run once more in a fresh one; killed `lives` times, it is given
+    up. One that found no memory next to others is run once more when nobody else runs. Reports go
+    to a collector and to nobody else; `Supervisor` shows them.
     """
 
     def __init__(
         self,
+        config: pytest.Config,
         start: Callable[[int], Child],
-        listener: Listener,
-        most: int = 1,
-        foreseen: int = 0,
+        ids: Sequence[str] = (),
+        lives: int = MAX_DEATHS,
         order: Callable[[str, str | None], CheckCase | Profile] = CheckCase,
-        each: int = 2,
     ) -> None:
-        """Start children by `start`, one for every `each` of the `foreseen` cases.
+        """Start children by `start`, when it runs, to run those `ids` that they collect.
 
         Each has a place, below `most`, which its replacement takes. `order` makes the order for a
         case and the one that follows it.
         """
+        self.config = config
+        self.collector = Collector()
+        self.profiles: dict[str, CaseProfile] = {}
+        self.lives = lives
+        self._ids = ids
         self._start = start
-        self._listener = listener
-        self._most = most
-        self._foreseen = foreseen
         self._order = order
-        self._each = each
+        self._most = self._each = 1
         self._workers: list[_Worker] = []
         #: Told to end; others go on meanwhile, as a process takes a while to let go of its GPU.
         self._leaving: list[Child] = []
@@ -144,6 +92,43 @@ class CaseProcesses:
         self._alone: deque[str] = deque()
         self._deaths: dict[str | None, int] = {}
         self._abandoned = False
+
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        """Take over a collection and return what has to run."""
+        self.collector.collected(ids)
+        collected = {*ids}
+        return [nodeid for nodeid in self._ids if nodeid in collected]
+
+    def collected_too(self, ids: list[str]) -> None:
+        """Hear what another process collected."""
+
+    def collect_error(self, data: dict[str, Any]) -> None:
+        self.collector.add_collect_error(self.read(data))
+
+    def started(self, nodeid: str, location: tuple[str, int | None, str]) -> None: ...
+
+    def report(self, data: dict[str, Any]) -> None:
+        self.collector.add_report(self.read(data))
+
+    def finished(self, nodeid: str) -> None: ...
+
+    def given(self, nodeid: str, place: int) -> None:
+        """Hear that the process at a place is told to run a case."""
+
+    def died(self, nodeid: str | None, how: str, times: int) -> None:
+        self.collector.died(nodeid, how, times, self.lives)
+
+    def proceed(self) -> bool:
+        """Say whether another case is to run."""
+        return True
+
+    def read(self, data: dict[str, Any]) -> Any:
+        """Return a report as pytest knows it."""
+        report = self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
+        if isinstance(report.longrepr, list):
+            # Where and why it was skipped: JSON has no tuples.
+            report.longrepr = tuple(report.longrepr)
+        return report
 
     def abandon(self) -> None:
         """End the processes, from another thread: `run` raises ChildDied there."""
@@ -154,10 +139,15 @@ class CaseProcesses:
     def _children(self) -> Children:
         return Children([*(worker.child for worker in list(self._workers)), *self._leaving])
 
-    def run(self) -> None:
-        """Collect and run everything that the listener selects."""
+    def run(self, most: int = 1, foreseen: int = 0, each: int = 2) -> Collector:
+        """Collect and run what is to run; return what arrived of it.
+
+        One child is started for every `each` of the `foreseen` cases, which are the ids if not
+        given.
+        """
+        self._most, self._each = most, each
         try:
-            self._open_for(max(1, self._foreseen))
+            self._open_for(max(1, foreseen or len(self._ids)))
             while self._workers:
                 for worker in [worker for worker in self._workers if worker.is_free]:
                     self._go_on(worker)
@@ -172,6 +162,7 @@ class CaseProcesses:
             raise
         finally:
             self._children.stop()
+        return self.collector
 
     def _open_for(self, cases: int) -> None:
         while len(self._workers) < min(self._most, -(-cases // self._each)):
@@ -208,26 +199,25 @@ class CaseProcesses:
                 raise
             self._died(worker, str(death))
             return
-        listener = self._listener
         match reply:
             case Collected(ids):
                 if self._waiting is None:
-                    self._waiting = deque(listener.collected(ids))
+                    self._waiting = deque(self.collected(ids))
                     self._open_for(len(self._waiting))
                 else:
-                    listener.collected_too(ids)
+                    self.collected_too(ids)
                 worker.is_free = True
             case CollectError(data):
-                listener.collect_error(data)
+                self.collect_error(data)
             case FallbackRow(result):
-                listener.declared(result)
+                self.collector.declared(result)
             case CaseStarted(nodeid, location):
-                worker.pending.append(partial(listener.started, nodeid, location))
+                worker.pending.append(partial(self.started, nodeid, location))
             case Report(data):
                 worker.lacked_memory |= NO_MEMORY in str(data.get("longrepr"))
-                worker.pending.append(partial(listener.report, data))
+                worker.pending.append(partial(self.report, data))
             case Profiled(profile):
-                listener.profiled(profile)
+                self.profiles[profile.nodeid] = profile
             case CaseFinished(nodeid, leaving):
                 self._finished(worker, nodeid, leaving=leaving)
             case Confined() | CannotLoad() | OfComparison():
@@ -241,7 +231,7 @@ class CaseProcesses:
             self._alone.append(nodeid)
             worker.pending.clear()
         else:
-            worker.pending.append(partial(self._listener.finished, nodeid))
+            worker.pending.append(partial(self.finished, nodeid))
         worker.report()
         if leaving:
             self._give_back(worker.following)
@@ -255,12 +245,12 @@ class CaseProcesses:
         worker.is_free = False
         worker.current, worker.following = worker.following or self._take(), None
         worker.lacked_memory, worker.is_crowded = False, len(self._children.children) > 1
-        if worker.current is None or not self._listener.proceed():
+        if worker.current is None or not self.proceed():
             self._close(worker)
             return
         # pytest has to know it: it takes down what the next one does not need.
         worker.following = self._take()
-        self._listener.given(worker.current, worker.place)
+        self.given(worker.current, worker.place)
         worker.child.send(self._order(worker.current, worker.following))
 
     def _take(self) -> str | None:
@@ -287,105 +277,25 @@ class CaseProcesses:
         if current is None and self._workers:
             return
         times = self._deaths[current] = self._deaths.get(current, 0) + 1
-        self._listener.died(current, how, times)
-        if times < self._listener.lives:
+        self.died(current, how, times)
+        if times < self.lives:
             self._give_back(current)
             if self._waiting is None:
                 self._open()
-        if current is not None or times < self._listener.lives:
+        if current is not None or times < self.lives:
             self._replace()
 
 
-class Replay(Listener):
-    """Replays the children's reports through pytest's hooks.
-
-    A case's next report, or its last one, tells of a process that it has ended. Reports go through
-    the hooks; `collector` has only the errors of a collection and the cases that ended processes.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config)
-        self._locations: dict[str, tuple[str, int | None, str]] = {}
-        #: How the process of a case ended that runs once more.
-        self._ends: dict[str, str] = {}
-
-    def collected(self, ids: list[str]) -> Sequence[str]:
-        return ids
-
-    def collect_error(self, data: dict[str, Any]) -> None:
-        report = self.read(data)
-        if report.nodeid not in self.collector.collect_errors:
-            self.collector.add_collect_error(report)
-            self.config.hook.pytest_collectreport(report=report)
-
-    def started(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self._locations[nodeid] = location
-        self.config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-
-    def report(self, data: dict[str, Any]) -> None:
-        report = self.read(data)
-        if how := self._ends.pop(report.nodeid, ""):
-            report.user_properties = [(DIED, how), *report.user_properties]
-        self.config.hook.pytest_runtest_logreport(report=report)
-
-    def finished(self, nodeid: str) -> None:
-        location = self._locations[nodeid]
-        self.config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
-
-    def died(self, nodeid: str | None, how: str, times: int) -> None:
-        super().died(nodeid, how, times)
-        if times < self.lives:
-            if nodeid is not None:
-                self._ends[nodeid] = how
-            return
-        if nodeid is None:
-            error = pytest.CollectReport("", "failed", f"no case could be collected: {how}", [])
-            setattr(error, DIED, how)
-            self.config.hook.pytest_collectreport(report=error)
-            return
-        location = self._locations.get(nodeid, (nodeid.partition("::")[0], None, nodeid))
-        text = f"{nodeid} killed its process twice: {how}"
-        report = pytest.TestReport(nodeid, location, {}, "failed", text, "call")
-        report.user_properties = [(DEAD, how)]
-        if row := self.collector.results.get(nodeid):
-            report.user_properties.append((PROPERTY, row.to_json()))
-        self.config.hook.pytest_runtest_logreport(report=report)
-
-
-class Rerun(Listener):
-    """Node ids that are run in fresh processes, replaced where they end them."""
-
-    def __init__(
-        self,
-        config: pytest.Config,
-        start: Callable[[], Child],
-        ids: Sequence[str],
-        most: int = 1,
-        lives: int = MAX_DEATHS,
-    ) -> None:
-        """Prepare the run in processes by `start`, up to `most` at once; none is started yet."""
-        super().__init__(config, lives)
-        self._ids = ids
-        self._processes = CaseProcesses(lambda _: start(), self, most, len(ids))
-        #: Ends the run from another thread.
-        self.abandon = self._processes.abandon
-
-    def collected(self, ids: list[str]) -> Sequence[str]:
-        collected = {*super().collected(ids)}
-        return [nodeid for nodeid in self._ids if nodeid in collected]
-
-    def run(self) -> Collector:
-        self._processes.run()
-        return self.collector
-
-
 def run_side_by_side(
-    runs: Sequence[Rerun], places: int, progress: Callable[[], None]
+    runs: Sequence[CaseProcesses], most: int, places: int, progress: Callable[[], None]
 ) -> list[Collector]:
-    """Return what arrived of each run; `progress` hears of every end. A failure ends all."""
+    """Return what arrived of each run, in up to `most` children at once.
+
+    `progress` hears of every end. A failure ends all.
+    """
     # A process that one of its threads started ends with that thread: they stay to the end.
     pool = ThreadPoolExecutor(places)
-    futures = [pool.submit(run.run) for run in runs]
+    futures = [pool.submit(run.run, most) for run in runs]
     try:
         for future in futures:
             future.add_done_callback(lambda _: progress())

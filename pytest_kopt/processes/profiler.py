@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ import pytest
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
+from pytest_kopt.cases.result import Collector
 from pytest_kopt.libraries import session_path
-from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.child import Child, begin_of
 from pytest_kopt.processes.launched import boot
@@ -29,23 +31,6 @@ _START_SECONDS = 120.0
 _ORDERS, _REPLIES = "orders", "replies"
 #: A vendor's profiler replays every launch; a sanitizer takes hundreds of times as long.
 _VENDOR_STEPS, _SANITIZED_STEPS = 20, 1
-
-
-class _Profiles(Listener):
-    """Takes over profiles, and why there are none."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config, lives=1)
-        self.by_case: dict[str, CaseProfile] = {}
-
-    def profiled(self, profile: CaseProfile) -> None:
-        self.by_case[profile.nodeid] = profile
-
-    def why_none(self, nodeid: str) -> str:
-        collector = self.collector
-        failures = (collector.failures.get(nodeid), collector.dead.get(nodeid))
-        not_collected = (*collector.collect_errors.values(), collector.startup_death)
-        return next(filter(None, (*failures, *not_collected)), "")[-1500:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +55,14 @@ class Profiler:
 
         A case that could not be profiled has a note.
         """
-        listener = _Profiles(self.config)
 
         def start(_: int) -> Child:
             return Child(self.config, self.orders, self.env, ids)
 
-        CaseProcesses(start, listener, order=Profile).run()
+        processes = CaseProcesses(self.config, start, ids, lives=1, order=Profile)
+        why, profiles = partial(_why_none, processes.run()), processes.profiles
         return [
-            listener.by_case.get(nodeid)
-            or _nothing(nodeid, kernel_table.TOOL, listener.why_none(nodeid))
+            profiles.get(nodeid) or _nothing(nodeid, kernel_table.TOOL, why(nodeid))
             for nodeid in ids
         ]
 
@@ -150,6 +134,13 @@ def _steps(directory: Path) -> list[int]:
     """Return how many steps ran, in a list of one; an empty one where the case did not end."""
     replies = read_replies(directory / _REPLIES)
     return [reply.profile.steps for reply in replies if isinstance(reply, Profiled)]
+
+
+def _why_none(collector: Collector, nodeid: str) -> str:
+    """Return the end of what a case that was not profiled, or its collection, failed with."""
+    failures = (collector.failures.get(nodeid), collector.dead.get(nodeid))
+    not_collected = (*collector.collect_errors.values(), collector.startup_death)
+    return next(filter(None, (*failures, *not_collected)), "")[-1500:]
 
 
 def _nothing(nodeid: str, tool: str, why: str) -> CaseProfile:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from pytest_kopt.cases.replies import Collected
-from pytest_kopt.processes.case_processes import CaseProcesses, Replay
-from pytest_kopt.processes.child import Child, ChildDied, Children
+from pytest_kopt.cases.result import DEAD, DIED, PROPERTY
+from pytest_kopt.processes.case_processes import CaseProcesses
+from pytest_kopt.processes.child import Child, ChildDied
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.usage import uses_kopt
@@ -17,17 +19,22 @@ from pytest_kopt.trials.judging import check_same_ids
 from pytest_kopt.trials.measurements import Measurements
 
 
-class Supervisor(Replay):
-    """Takes collection and test loop away from this process and replays the child's reports."""
+class Supervisor(CaseProcesses):
+    """Takes collection and test loop away from this process and replays the children's reports.
+
+    A case's next report, or its last one, tells of a process that it has ended. Reports go through
+    the hooks; `collector` has only the errors of a collection and the cases that ended processes.
+    """
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
-        super().__init__(config)
+        super().__init__(config, controller.measurements.checker)
         self._controller = controller
         self._session: pytest.Session | None = None
         #: A process that collects as well, where the ids of the cases are to be frozen.
-        self._twin = Children()
-        #: The ids that the cases' own process collected.
-        self._ids: Sequence[str] = ()
+        self._twin: Child | None = None
+        self._locations: dict[str, tuple[str, int | None, str]] = {}
+        #: How the process of a case ended that runs once more.
+        self._ends: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:
@@ -41,17 +48,17 @@ class Supervisor(Replay):
         if self._controller.settings.round is not None and orders.expected is None:
             # Another interpreter, with other addresses and hashes than what is forked has alike.
             env = measurements.environment
-            self._twin.children.append(Child(self.config, orders, env, None, starter=Launcher()))
-
+            self._twin = Child(self.config, orders, env, None, starter=Launcher())
         try:
             with told("nothing was measured or changed", self._controller):
-                places, start = measurements.checkers, measurements.checker
-                foreseen, each = measurements.foreseen, 1 if measurements.sites.asked else 2
-                CaseProcesses(start, self, places, foreseen, each=each).run()
+                each = 1 if measurements.sites.asked else 2
+                self.run(measurements.checkers, measurements.foreseen, each)
                 if not self._is_on_cpu:
                     self._compare_ids()
         finally:
-            self._twin.end()
+            if self._twin is not None:
+                self._twin.kill()
+                self._twin.stop()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -87,12 +94,51 @@ class Supervisor(Replay):
         return self._controller.measurements.sites.here.kind == "cpu"
 
     def _compare_ids(self) -> None:
-        for twin in self._twin.children:
-            _same_ids(self._ids, twin)
+        if self._twin is not None:
+            _same_ids(self._ids, self._twin)
 
     def proceed(self) -> bool:
         assert self._session is not None
         return not (self._session.shouldfail or self._session.shouldstop)
+
+    def collect_error(self, data: dict[str, Any]) -> None:
+        report = self.read(data)
+        if report.nodeid not in self.collector.collect_errors:
+            self.collector.add_collect_error(report)
+            self.config.hook.pytest_collectreport(report=report)
+
+    def started(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self._locations[nodeid] = location
+        self.config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+
+    def report(self, data: dict[str, Any]) -> None:
+        report = self.read(data)
+        if how := self._ends.pop(report.nodeid, ""):
+            report.user_properties = [(DIED, how), *report.user_properties]
+        self.config.hook.pytest_runtest_logreport(report=report)
+
+    def finished(self, nodeid: str) -> None:
+        location = self._locations[nodeid]
+        self.config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+    def died(self, nodeid: str | None, how: str, times: int) -> None:
+        super().died(nodeid, how, times)
+        if times < self.lives:
+            if nodeid is not None:
+                self._ends[nodeid] = how
+            return
+        if nodeid is None:
+            error = pytest.CollectReport("", "failed", f"no case could be collected: {how}", [])
+            setattr(error, DIED, how)
+            self.config.hook.pytest_collectreport(report=error)
+            return
+        location = self._locations.get(nodeid, (nodeid.partition("::")[0], None, nodeid))
+        text = f"{nodeid} killed its process twice: {how}"
+        report = pytest.TestReport(nodeid, location, {}, "failed", text, "call")
+        report.user_properties = [(DEAD, how)]
+        if row := self.collector.results.get(nodeid):
+            report.user_properties.append((PROPERTY, row.to_json()))
+        self.config.hook.pytest_runtest_logreport(report=report)
 
 
 class Sanitizing:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pytest_kopt.honesty.finding import Finding
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
-    from pytest_kopt.processes.case_processes import Rerun
+    from pytest_kopt.processes.case_processes import CaseProcesses
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.profiling.kernel_table import CaseProfile
 
@@ -152,29 +152,24 @@ class Measurements:
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         choices = self._choices_of(self._root)
         for where in self._lanes(measured):
-            rerun = self._rerun(where, candidate_choices=choices)
-            results += rerun.run().results.values()
+            results += self._rerun(where, candidate_choices=choices).run().results.values()
         return results
 
     def _rerun(
-        self,
-        where: Place,
-        copy: tuple[Path, Path] | None = None,
-        most: int = 1,
-        **changes: Any,
-    ) -> Rerun:
-        from pytest_kopt.processes.case_processes import Rerun
+        self, where: Place, copy: tuple[Path, Path] | None = None, **changes: Any
+    ) -> CaseProcesses:
+        from pytest_kopt.processes.case_processes import CaseProcesses
 
-        return Rerun(self._config, self._starts(where, copy, **changes), where.ids, most)
+        return CaseProcesses(self._config, self._starts(where, copy, **changes), where.ids)
 
     def _starts(
         self, where: Place, copy: tuple[Path, Path] | None = None, **changes: Any
-    ) -> Callable[[], Child]:
+    ) -> Callable[[int], Child]:
         """Return what starts a process for cases, with `copy` (a root and a copy of it) there."""
         site, device, ids = where
         orders = replace(self.orders, device=site.kind, **changes)
         env, there = site.environment_on(device), site.copy(*(copy or (self._root,)))
-        return partial(Child, self._config, orders, env, ids, there, site.starter)
+        return lambda _: Child(self._config, orders, env, ids, there, site.starter)
 
     def time_also(self, ids: Sequence[str]) -> None:
         """Check and time cases that this session has only checked, as the others."""
@@ -227,13 +222,12 @@ class Measurements:
             self._rerun(
                 Place(site, device, [*ids]),
                 copy,
-                most=most,
                 depth=depth,
                 candidate_choices=self._choices_of(copy[1]),
             )
             for copy, device in zip(copies, cycle(self.sites.at_once), strict=False)
         ]
-        return run_side_by_side(runs, room, progress)
+        return run_side_by_side(runs, most, room, progress)
 
     def compare(
         self,
@@ -345,7 +339,7 @@ class Measurements:
 
         def start(left: list[str]) -> Child:
             where = Place(self.sites.here, self.sites.at_once[0], left)
-            return self._starts(where, arms=arms, candidate_choices=choices)()
+            return self._starts(where, arms=arms, candidate_choices=choices)(0)
 
         self.progress.begin("trying near inputs", says=True)
         return [*notes_nearby(start, ids, self.orders.session_seed)]

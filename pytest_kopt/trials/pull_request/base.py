@@ -18,7 +18,7 @@ from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.fingerprint import Harness
 from pytest_kopt.options.declare import NAMED
-from pytest_kopt.processes.case_processes import Rerun
+from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.measurements import Measurements
@@ -97,9 +97,10 @@ def take_inventory(
     args = _arguments(config, mover(config, *copy))
     if args is None or args:
         env = interpreter_environment(orders.device)
-        start = partial(Child, config, orders, env, args, copy)
         # What is collected is told, and none of it asked for.
-        found = Rerun(config, start, ids=(), lives=1).run()
+        found = CaseProcesses(
+            config, lambda _: Child(config, orders, env, args, copy), ids=(), lives=1
+        ).run()
         errors = found.collect_errors.items()
         found.collect_errors = {i: text.replace(f"{copy[1]}/", "") for i, text in errors}
     if death := found.startup_death:
