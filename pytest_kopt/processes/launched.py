@@ -64,70 +64,53 @@ class Launched:
     """A started process, the channel to it, the file that takes its output, and its scratch.
 
     It leads a process group of its own and adopts orphans, so that what kernel code starts or forks
-    ends with it: `sweep` ends that group, given the process's id. The scratch folder goes with the
-    process; None where that is another host's.
+    ends with it. The scratch folder goes with the process; None where that is another host's, whose
+    agent sweeps that group.
     """
 
     process: Process
     channel: Channel[Order, Reply]
     log: IO[bytes]
     scratch: Path | None = None
-    sweep: Callable[[int], None] = sweep_group
 
     def kill(self) -> None:
-        if self.scratch is not None and self.process.returncode is None:
-            end_descendants(self.process.pid)
-        self.sweep(self.process.pid)
+        if self.scratch is not None:
+            if self.process.returncode is None:
+                end_descendants(self.process.pid)
+            sweep_group(self.process.pid)
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
         """Let go of a process that has ended: its channel, its output, and what it left running."""
-        self.sweep(self.process.pid)
+        if self.scratch is not None:
+            sweep_group(self.process.pid)
+            shutil.rmtree(self.scratch, ignore_errors=True)
         self.channel.close()
         self.log.close()
-        if self.scratch is not None:
-            shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Both ends of a channel, a log and a scratch folder: `their` ends go to the process."""
+def launch(start: Callable[[int, int, IO[bytes], Path], Process]) -> Launched:
+    """Open two pipes and a log, make a scratch folder, and have a process started with them.
 
-    ours: Channel[Order, Reply]
-    their_reader: int
-    their_writer: int
-    log: IO[bytes]
-    scratch: Path
-
-    @classmethod
-    def make(cls) -> Ends:
-        """Open two pipes and a log, and make a folder."""
-        to_us, to_them = os.pipe(), os.pipe()
-        channel: Channel[Order, Reply] = Channel(
-            Connection(to_us[0], writable=False),
-            Connection(to_them[1], readable=False),
-            read_reply,
-        )
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-")).resolve()
-        return cls(channel, to_them[0], to_us[1], log, scratch)
-
-    def hand_over(self, process: Process) -> Launched:
-        """Close what the process has by now, and return it."""
-        self._close_theirs()
-        return Launched(process, self.ours, self.log, self.scratch)
-
-    def drop(self) -> None:
-        """Close everything: there is no process."""
-        self._close_theirs()
-        self.ours.close()
-        self.log.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _close_theirs(self) -> None:
-        os.close(self.their_reader)
-        os.close(self.their_writer)
+    `start` gets the ends that the process reads from and writes to. If it raises, all is closed.
+    """
+    to_us, to_them = os.pipe(), os.pipe()
+    channel: Channel[Order, Reply] = Channel(
+        Connection(to_us[0], writable=False), Connection(to_them[1], readable=False), read_reply
+    )
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+    scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-")).resolve()
+    try:
+        return Launched(start(to_them[0], to_us[1], log, scratch), channel, log, scratch)
+    except BaseException:
+        channel.close()
+        log.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    finally:
+        os.close(to_them[0])
+        os.close(to_us[1])
 
 
 def boot(entry: str) -> list[str]:
@@ -143,17 +126,17 @@ def boot(entry: str) -> list[str]:
 
 def interpreter(env: Mapping[str, str], directory: str) -> Launched:
     """Start a fresh interpreter that waits for orders."""
-    ends = Ends.make()
-    descriptors = (ends.their_reader, ends.their_writer)
-    arguments = (*map(str, descriptors), str(ends.scratch))
-    process = subprocess.Popen(
-        [*boot("pytest_kopt.processes.served:main"), *arguments],
-        cwd=directory,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=ends.log,
-        stderr=ends.log,
-        pass_fds=descriptors,
-        start_new_session=True,
-    )
-    return ends.hand_over(process)
+
+    def start(reader: int, writer: int, log: IO[bytes], scratch: Path) -> Process:
+        return subprocess.Popen(
+            [*boot("pytest_kopt.processes.served:main"), str(reader), str(writer), str(scratch)],
+            cwd=directory,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(reader, writer),
+            start_new_session=True,
+        )
+
+    return launch(start)

@@ -16,14 +16,14 @@ import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import pytest
 
 from pytest_kopt.devices.vendor import MASKS
 from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.forking import STATUS
-from pytest_kopt.processes.launched import Ends, Launched, boot, interpreter, sweep_group
+from pytest_kopt.processes.launched import Launched, boot, interpreter, launch, sweep_group
 
 #: What a fork may have otherwise than its parent: variables that are read where they are used. What
 #: a library reads while it is loaded has to be there when the parent starts.
@@ -181,22 +181,23 @@ class WarmParent:
         if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
             return None
         changes = {name: environment.get(name) for name in changed}
-        ends = Ends.make()
-        request = {"env": changes, "directory": directory, "scratch": str(ends.scratch)}
-        order = json.dumps(request).encode()
-        status, their_status = os.pipe()
-        descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
-        try:
-            reply = self._ask(order, descriptors)
-        except BaseException:
-            # Ctrl-C comes while one waits for the parent, as a rule.
-            ends.drop()
-            os.close(status)
-            raise
-        finally:
-            os.close(their_status)
-        self._has_forked = True
-        return ends.hand_over(Fork(reply["pid"], status))
+
+        def start(reader: int, writer: int, log: IO[bytes], scratch: Path) -> Fork:
+            request = {"env": changes, "directory": directory, "scratch": str(scratch)}
+            status, their_status = os.pipe()
+            try:
+                descriptors = [reader, writer, log.fileno(), their_status]
+                reply = self._ask(json.dumps(request).encode(), descriptors)
+            except BaseException:
+                # Ctrl-C comes while one waits for the parent, as a rule.
+                os.close(status)
+                raise
+            finally:
+                os.close(their_status)
+            self._has_forked = True
+            return Fork(reply["pid"], status)
+
+        return launch(start)
 
     def fits(self, env: Mapping[str, str], directory: str) -> bool:
         """Say whether one that is started now would be no other."""

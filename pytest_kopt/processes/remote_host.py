@@ -149,8 +149,7 @@ class RemoteHost:
         started = self.ask("start", talk=talk, end=end, env=dict(env), directory=directory)
         self.why_fresh = started["why_fresh"]
         process = RemoteProcess(self.name, started["pid"], talk, end)
-        # What it leaves running there, the agent ends.
-        return Launched(process, RemoteChannel(talk), process.log, sweep=lambda pid: None)
+        return Launched(process, RemoteChannel(talk), process.log)
 
     def pin(self, device: Device) -> dict[str, str]:
         """Return the variables that leave a process there one device."""
