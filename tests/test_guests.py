@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from pytest_kopt.processes.guests import RefusedToGuests, SetAside
+from pytest_kopt.processes import guests
+from pytest_kopt.processes.guests import RefusedToGuests
 
 PURELIB = sysconfig.get_paths()["purelib"]
 PLUGINS = {
@@ -42,14 +43,14 @@ def test_an_installed_plugin_stays_for_collecting_and_calling(
     plugin.__file__ = str(tmp_path / folder / f"{name}.py")
     exec(source, vars(plugin))
     manager = pytest.PytestPluginManager()
-    manager.register(SetAside())
+    manager.register(guests)
     manager.register(plugin)
     assert manager.is_registered(plugin) is (stays or not folder)
 
 
 def test_an_object_that_an_installed_plugin_registers_is_held_to_the_same() -> None:
     manager = pytest.PytestPluginManager()
-    manager.register(SetAside())
+    manager.register(guests)
     module = ModuleType("reporting")
     module.__file__ = f"{PURELIB}/reporting.py"
     sources = {"reports": "pytest_sessionfinish", "selects": "pytest_collection_modifyitems"}
@@ -82,7 +83,7 @@ def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path:
 
 def test_a_plugin_that_is_installed_in_two_folders_of_the_path_is_set_aside_once() -> None:
     manager = pytest.PytestPluginManager()
-    manager.register(SetAside())
+    manager.register(guests)
     module = ModuleType("options")
     module.__file__ = f"{PURELIB}/options.py"
     exec("def pytest_addoption(parser): parser.addoption('--twice')", vars(module))

@@ -63,19 +63,17 @@ NOT_GIVEN = {
 }
 
 
-class SetAside:
-    """Keeps plugins of installed packages that neither collect nor call from being configured."""
-
-    def pytest_plugin_registered(
-        self, plugin: object, plugin_name: str, manager: pytest.PytestPluginManager
-    ) -> None:
-        if _stays(plugin):
-            return
-        manager.unregister(plugin)
-        if isinstance(plugin, ModuleType):
-            # A package that is installed in two folders of the path is found twice: its options
-            # would be added again.
-            manager.set_blocked(plugin_name)
+def pytest_plugin_registered(
+    plugin: object, plugin_name: str, manager: pytest.PytestPluginManager
+) -> None:
+    """Keep plugins of installed packages that neither collect nor call from being configured."""
+    if _stays(plugin):
+        return
+    manager.unregister(plugin)
+    if isinstance(plugin, ModuleType):
+        # A package that is installed in two folders of the path is found twice: its options would
+        # be added again.
+        manager.set_blocked(plugin_name)
 
 
 def _stays(plugin: object) -> bool:

@@ -37,9 +37,9 @@ from pytest_kopt.libraries import import_from_copy
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.process_tree import adopt_orphans, end_with_parent, leave
+from pytest_kopt.processes import guests
 from pytest_kopt.processes.bytecode import compile_from_source
 from pytest_kopt.processes.channel import Channel, read_order
-from pytest_kopt.processes.guests import NOT_GIVEN, RefusedToGuests, SetAside
 from pytest_kopt.processes.isolation import isolate, separate_caches
 
 #: The last characters of what a case prints that its report keeps.
@@ -83,7 +83,7 @@ class Serve:
             config.args = self._begin.args
         if self.orders.workerinput:
             vars(config).update(workerinput=dict(self.orders.workerinput), workeroutput={})
-        for name, value in NOT_GIVEN.items():
+        for name, value in guests.NOT_GIVEN.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
         return config
@@ -123,6 +123,17 @@ class Serve:
         self._leaving |= any(name == LOST for name, _ in report.user_properties)
         self.send(Report(self._serialized(report)))
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """End the process here, the last of all: pytest would still sum up for nobody.
+
+        Shutdown with a GPU context and leftover threads can hang. A vendor's tool waits for it.
+        """
+        if not self._begin.is_watched:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            leave(int(exitstatus))
+
     def send(self, reply: Reply) -> None:
         self._channel.send(reply)
 
@@ -157,17 +168,6 @@ def _keep_from_children(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=let_go)
-
-
-class EndWithSession:
-    """Ends the process with the session: what pytest would still do is to sum up for nobody."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """End here, the last of all: shutdown with a GPU context and leftover threads can hang."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        leave(int(exitstatus))
 
 
 def main() -> None:
@@ -214,11 +214,9 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         context.begin_to_rouse(begin.orders.device)
     # To make a header, pytest reads what each plugin's package says of itself.
     words = [*begin.pytest_args, *LOADED_BEFORE, "--no-header"]
-    plugins: list[object] = [SetAside(), serving]
-    if not begin.is_watched:
-        plugins.append(EndWithSession())
+    plugins: list[object] = [guests, serving]
     if is_confined:
-        plugins.append(RefusedToGuests(lambda why: serving.send(Confined(why)), scratch))
+        plugins.append(guests.RefusedToGuests(lambda why: serving.send(Confined(why)), scratch))
     code = int(pytest.main(words, plugins=plugins))
     if begin.is_watched:
         sys.exit(code)
