@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.running import check, run_case, timing
 from pytest_kopt.cases.running.steps import contents
 from pytest_kopt.cases.running.switches import switches_kept
@@ -69,7 +68,7 @@ def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, part: str, parts: 
 
 
 def counted(
-    patch: pytest.MonkeyPatch, clock: Clock, seconds: float, depth: Depth = Depth.TIMES
+    patch: pytest.MonkeyPatch, clock: Clock, seconds: float, only_checks: bool = False
 ) -> Counter[str]:
     """Return how often a plain run calls a kernel that takes so long, by part of the run."""
     parts = ["none of the parts"]
@@ -81,28 +80,28 @@ def counted(
         return 2 * x
 
     with counting(patch, parts):
-        result, _, _ = run_case.run_case(case_of(kernel), plain_bench(depth=depth))
+        result, _, _ = run_case.run_case(case_of(kernel), plain_bench(only_checks=only_checks))
     assert result.check == "PASS", result.diagnosis
     return calls
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds", "depth"),
+    ("text", "seconds", "only_checks"),
     [
-        ("60 ms", 0.06, Depth.TIMES),
-        ("0.35 s", 0.35, Depth.CHECKS),
-        ("0.35 s", 0.35, Depth.TIMES),
+        ("60 ms", 0.06, False),
+        ("0.35 s", 0.35, True),
+        ("0.35 s", 0.35, False),
     ],
 )
 def test_the_table_of_calls(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, text: str, seconds: float, depth: Depth
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, text: str, seconds: float, only_checks: bool
 ) -> None:
-    calls = counted(monkeypatch, clock, seconds, depth)
+    calls = counted(monkeypatch, clock, seconds, only_checks)
     most = told(text)
     assert most.keys() == PARTS.keys()
     assert all(calls[part] <= most[part] for part in most), calls
     assert calls["answers"] == most["answers"]
-    timed = {"clock", "samples"} if depth is Depth.CHECKS else set()
+    timed = {"clock", "samples"} if only_checks else set()
     assert calls.keys() == {part for part in most if most[part]} - timed
 
 

@@ -16,7 +16,7 @@ import torch
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import Bench, Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Bench, Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.decide.grounds import by_ground
@@ -63,7 +63,7 @@ def plain_bench(**orders: Any) -> Bench:
 
 
 def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> CaseResult:
-    return run_case(case_of(function, schema), plain_bench(depth=Depth.CHECKS))[0]
+    return run_case(case_of(function, schema), plain_bench(only_checks=True))[0]
 
 
 def test_a_check_has_a_verdict_and_no_times() -> None:
@@ -105,7 +105,7 @@ def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
     assert not replace(plain, untimed=("t.py::a",)).times("t.py::a", False)
     judging = replace(plain, purpose=Purpose.VERDICT)
     assert judging.times("t.py::a", True)
-    assert not replace(judging, depth=Depth.CHECKS).times("t.py::a", False)
+    assert not replace(judging, only_checks=True).times("t.py::a", False)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED)])
@@ -221,6 +221,6 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
         raise PermissionError(13, "Permission denied", "/home/me/.tunings")
 
     hook: Any = SimpleNamespace(is_confined=is_confined)
-    bench = replace(plain_bench(depth=Depth.CHECKS), audit_hook=hook)
+    bench = replace(plain_bench(only_checks=True), audit_hook=hook)
     found = run_case(case_of(kernel), bench)[0].diagnosis
     assert "/home/me/.tunings" in found and ("write only to" in found) == is_confined

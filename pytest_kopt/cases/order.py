@@ -101,14 +101,6 @@ class ArmsOrder:
         )
 
 
-class Depth(str, Enum):
-    """How far a case is gone into."""
-
-    #: Everything that is checked, but no time.
-    CHECKS = "checks"
-    TIMES = "times"
-
-
 class Purpose(str, Enum):
     """The purpose of the rows of cases."""
 
@@ -122,22 +114,6 @@ class Purpose(str, Enum):
     @property
     def decides(self) -> bool:
         return self is not Purpose.ROWS
-
-
-class Schemas(str, Enum):
-    """How many schemas the cases of a session may have."""
-
-    #: One, since all rows stand in one CSV.
-    ONE = "one"
-    ANY = "any"
-
-
-class SameCode(str, Enum):
-    """The consequence if both versions of a case have a GPU do the same."""
-
-    #: The case is not timed.
-    LEFT_OUT = "left out"
-    TIMED = "timed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +131,8 @@ class WorkerOrders:
     suite: str = "standard"
     #: What rows are for; a test that is no case runs only where they decide nothing.
     purpose: Purpose = Purpose.ROWS
-    #: How many schemas cases may have that are not the baseline's.
-    schemas: Schemas = Schemas.ANY
+    #: Whether cases that are not the baseline's have one schema, since all rows stand in one CSV.
+    has_one_schema: bool = False
     #: The baseline's cases (None: nothing is frozen).
     expected: tuple[ExpectedCase, ...] | None = None
     #: Node ids to leave out: skipped at the baseline.
@@ -167,12 +143,12 @@ class WorkerOrders:
     selected: tuple[str, ...] = ()
     #: Which versions a worker of a comparison has, and where they lie.
     arms: ArmsOrder | None = None
-    #: How far cases are gone into.
-    depth: Depth = Depth.TIMES
+    #: Whether cases are checked and none is timed.
+    only_checks: bool = False
     #: Node ids of cases that are checked and not timed.
     untimed: tuple[str, ...] = ()
     #: Whether arms are timed that have a GPU do the same.
-    same_code: SameCode = SameCode.LEFT_OUT
+    times_same: bool = False
     #: The operating point of a GPU that decides in a case that names none.
     operating_point: str = BOOST
     #: Samples of a case (None: as ever).
@@ -235,7 +211,7 @@ class Bench(WorkerOrders):
 
     def times(self, nodeid: str, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
-        if self.depth is not Depth.TIMES or nodeid in self.untimed:
+        if self.only_checks or nodeid in self.untimed:
             return False
         return self.purpose.decides or not interpreted
 

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import (
-    Depth,
-    Purpose,
-    SameCode,
-    Schemas,
-    WorkerOrders,
-    derive,
-    fresh_session_seed,
-)
+from pytest_kopt.cases.order import Purpose, WorkerOrders, derive, fresh_session_seed
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import SERVE, WORKERINPUT
@@ -108,9 +100,9 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         seed,
         settings.timeout,
         settings.suite,
-        schemas=Schemas.ONE if writes_one_csv or settings.round else Schemas.ANY,
-        depth=Depth.TIMES if settings.times else Depth.CHECKS,
-        same_code=SameCode.TIMED if settings.measure_same else SameCode.LEFT_OUT,
+        has_one_schema=writes_one_csv or bool(settings.round),
+        only_checks=not settings.times,
+        times_same=settings.measure_same,
         repeats=settings.repeats,
         iterations=settings.iterations,
         markers=tuple(config.getini("markers")),

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
-from pytest_kopt.cases.order import Schemas, WorkerOrders
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.columns import resolve
 from pytest_kopt.schema.metrics import primary_names
@@ -36,7 +36,7 @@ def check_cases(cases: Sequence[pytest.Item], orders: WorkerOrders) -> None:
     """Raise BadInput where one CSV cannot hold these cases, or nothing can judge them."""
     if orders.purpose.decides:
         _have_references(cases)
-    if orders.schemas is Schemas.ONE and orders.expected is None:
+    if orders.has_one_schema and orders.expected is None:
         _have_one_schema(cases)
     if orders.metric:
         have_metric(cases, orders.metric)

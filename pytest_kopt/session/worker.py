@@ -23,7 +23,7 @@ from pytest_kopt.cases.fixture import (
     send_fallback,
     skip_outside,
 )
-from pytest_kopt.cases.order import Bench, Depth, WorkerOrders, derive, seed_everything
+from pytest_kopt.cases.order import Bench, WorkerOrders, derive, seed_everything
 from pytest_kopt.cases.protocol import CaseServed, Client, LoadVersions
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import replaced_operators, switches_kept
@@ -236,8 +236,8 @@ class Worker:
         dims = scalar_parameters(pyfuncitem, None)
         label = named(pyfuncitem.nodeid, dims)
         skip_outside(pyfuncitem, label, self.orders.selected)
-        is_timed = self.orders.depth is Depth.TIMES
-        with benchmark.stand_in(pyfuncitem) if is_timed else nullcontext() as timed:
+        is_checked = self.orders.only_checks
+        with nullcontext() if is_checked else benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
         if _has_row(pyfuncitem):
             return outcome

@@ -22,7 +22,7 @@ from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.order import Depth, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Purpose, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
 from pytest_kopt.clock import now
 from pytest_kopt.decide.grounds import Ground, Observation, incomplete
@@ -90,8 +90,8 @@ class CampaignTrial:
     - `conclude`, in `close` after them
     """
 
-    #: How far the session's cases are gone into.
-    depth = Depth.TIMES
+    #: Whether the session's cases are checked and none is timed.
+    only_checks = False
     #: Whether the manifest's benchmark_command runs.
     runs_benchmark = True
     #: That of the tests before anything runs.
@@ -258,7 +258,7 @@ class CampaignTrial:
             session,
             device=device,
             engine=engine_of(self),
-            depth=self.depth,
+            only_checks=self.only_checks,
             purpose=Purpose.COMPARISON if is_compared else Purpose.VERDICT,
             classes=self.classes.columns,
             expected=tuple(self.frozen.values()) or None,

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.details import choices_of, merged_choices
-from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, Depth, WorkerOrders
+from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.devices.pinning import Placement, place
 from pytest_kopt.imports import Finder
@@ -188,7 +188,8 @@ class Measurements:
         copies: Sequence[tuple[Path, Path]],
         ids: Sequence[str],
         phase: str = "",
-        depth: Depth = Depth.CHECKS,
+        *,
+        times: bool = False,
     ) -> list[Collector]:
         """Return what cases come to in each copy of the project, side by side.
 
@@ -197,11 +198,11 @@ class Measurements:
         several = len(copies) > 1
         if phase:
             self.progress.begin(phase, len(copies) if several else 0, says=True)
-        collectors = self._side_by_side(copies, ids, depth, self.progress.advance)
+        collectors = self._side_by_side(copies, ids, times, self.progress.advance)
         for number, there in enumerate(collectors):
             if several and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = copies[number : number + 1]
-                (collectors[number],) = self._side_by_side(alone, ids, depth, lambda: None)
+                (collectors[number],) = self._side_by_side(alone, ids, times, lambda: None)
         for (_, tree), there in zip(copies, collectors, strict=True):
             self._checked.setdefault(tree, {}).update(there.results)
         return collectors
@@ -210,7 +211,7 @@ class Measurements:
         self,
         copies: Sequence[tuple[Path, Path]],
         ids: Sequence[str],
-        depth: Depth,
+        times: bool,
         progress: Callable[[], None],
     ) -> list[Collector]:
         from pytest_kopt.processes.case_processes import run_side_by_side
@@ -222,7 +223,7 @@ class Measurements:
             self._rerun(
                 Place(site, device, [*ids]),
                 copy,
-                depth=depth,
+                only_checks=not times,
                 candidate_choices=self._choices_of(copy[1]),
             )
             for copy, device in zip(copies, cycle(self.sites.at_once), strict=False)

@@ -17,7 +17,6 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
 from pytest_kopt.cases.details import in_a_line
-from pytest_kopt.cases.order import Depth
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.decide.grounds import Ground, Observation, by_ground
 from pytest_kopt.decide.race_rule import (
@@ -62,7 +61,7 @@ class Race(CampaignTrial):
     """A round of several candidates."""
 
     runs_benchmark = False
-    depth = Depth.CHECKS
+    only_checks = True
 
     def open(self) -> None:
         settings, campaign = self.settings, self.campaign
@@ -146,7 +145,7 @@ def _judged(
     full = first.collector
     if first.record.decision is Decision.ROLLED_BACK:
         copies, ids = [trees[first.name].copy], [*trial.frozen]
-        (full,) = trial.measurements.run_in(copies, ids, "checking the winner", Depth.TIMES)
+        (full,) = trial.measurements.run_in(copies, ids, "checking the winner", times=True)
     trial.collector.take_over(full)
     return judge_candidate(trial)
 
