@@ -53,6 +53,8 @@ def test_on_a_gpu_the_baseline_does_not_wait_for_the_second_collection(
         trial=object(),
         collected=lambda ids: ids,
         ended_by=lambda error: None,
+        is_settled=False,
+        collector=SimpleNamespace(startup_death=""),
     )
     config: Any = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: None))
     cases = supervisor.Supervisor(config, controller)

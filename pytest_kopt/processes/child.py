@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -107,8 +106,12 @@ def begin_of(
     args: Sequence[str] | None,
     moved: Callable[[str], str],
     sys_path: Sequence[str],
+    **more: Any,
 ) -> Begin:
-    """Return the order that has a worker collect what the session does, or `args` of it alone."""
+    """Return the order that has a worker collect what the session does, or `args` of it alone.
+
+    `more` are fields of the order's that say how the worker runs.
+    """
     short = config.getoption(SHORT, default=...) is ...
     words = _without_records(config.invocation_params.args, short=short)
     return Begin(
@@ -118,6 +121,7 @@ def begin_of(
         pytest_args=[moved(word) for word in words],
         from_manifest=[moved(word) for word in config.stash.get(FROM_MANIFEST, [])],
         args=None if args is None else [moved(os.path.join(config.rootpath, arg)) for arg in args],
+        **more,
     )
 
 
@@ -158,10 +162,10 @@ class Child:
         self._process, self._channel = launched.process, launched.channel
         self._inspected = Inspected(launched.process.pid)
         self._log = launched.log
-        begin = begin_of(config, orders, args, moved, starter.sys_path)
         hidden_folders = None if hidden is None else [str(path) for path in hidden]
         copied = (str(copy[0]), str(copy[1])) if copy else None
-        self.send(replace(begin, hidden=hidden_folders, copy=copied))
+        more = {"hidden": hidden_folders, "copy": copied}
+        self.send(begin_of(config, orders, args, moved, starter.sys_path, **more))
 
     @property
     def reader(self) -> Connection:

@@ -101,8 +101,8 @@ class Profiler:
         self, tool_words: Sequence[str], directory: Path, nodeid: str, steps: int
     ) -> str:
         """Run steps of a case in a worker that a tool starts: orders and replies are files."""
-        begin = begin_of(self.config, self.orders, [nodeid], str, session_path())
-        begin = replace(begin, is_watched=True)
+        path = session_path()
+        begin = begin_of(self.config, self.orders, [nodeid], str, path, is_watched=True)
         orders, replies = directory / _ORDERS, directory / _REPLIES
         write_orders(orders, begin, Profile(nodeid, marked_steps=steps), StopWorker())
         worker = boot("pytest_kopt.processes.served:main")

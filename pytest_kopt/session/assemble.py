@@ -120,7 +120,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         _hide_records(config)
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
-    if settings.active and not (config.option.collectonly or controller.is_settled):
+    if settings.active and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Supervisor
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
@@ -128,7 +128,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         from pytest_kopt.session.xdist import XdistBridge
 
         manager.register(XdistBridge(controller), "kopt-xdist")
-    elif not controller.is_settled:
+    else:
         manager.register(Worker(orders), WORKER)
     if settings.sanitize and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Sanitizing

@@ -146,10 +146,8 @@ class Controller:
                 self.measurements.take_place(
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
                 )
-            blocked = self.trial.begin() if self.trial else ""
-        if blocked or self.is_settled:
-            self.collector.startup_death = blocked
-            self._config.pluginmanager.register(Blocked(), "kopt-blocked")
+            if self.trial:
+                self.collector.startup_death = self.trial.begin()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.collected([test.nodeid for test in session.items])
@@ -354,15 +352,3 @@ def told(consequence: str, controller: Controller | None = None) -> Iterator[Non
             raise
         traceback.print_exc()
         raise pytest.UsageError(f"{fault}; {consequence}. Fix: {REPORT}") from None
-
-
-class Blocked:
-    """Keeps every test from running: a command in front of the round failed, or all is known."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> bool:
-        return True
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self) -> bool:
-        return True

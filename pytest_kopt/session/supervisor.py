@@ -43,14 +43,17 @@ class Supervisor(CaseProcesses):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._session, measurements = session, self._controller.measurements
-        orders = self._controller.orders
-        if self._controller.settings.round is not None and orders.expected is None:
+        controller = self._controller
+        if controller.is_settled or controller.collector.startup_death:
+            # All is known, or a command in front of the round failed.
+            return True
+        self._session, measurements, orders = session, controller.measurements, controller.orders
+        if controller.settings.round is not None and orders.expected is None:
             # Another interpreter, with other addresses and hashes than what is forked has alike.
             env = measurements.environment
             self._twin = Child(self.config, orders, env, None, starter=Launcher())
         try:
-            with told("nothing was measured or changed", self._controller):
+            with told("nothing was measured or changed", controller):
                 each = 1 if measurements.sites.asked else 2
                 self.run(measurements.checkers, measurements.foreseen, each)
                 if not self._is_on_cpu:
