@@ -205,7 +205,7 @@ class Activation:
             from pytest_kopt.session.worker import worker_of
 
             self.open()
-            worker_of(self._config).prepare_imports(self._config)
+            worker_of(self._config).prepare_imports()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
@@ -215,7 +215,7 @@ class Activation:
             from pytest_kopt.session.worker import worker_of
 
             self.open()
-            worker_of(config).select(config, items)
+            worker_of(config).select(items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:

@@ -21,7 +21,7 @@ from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.decide.grounds import by_ground
 from pytest_kopt.schema.columns import Column, Schema
-from pytest_kopt.session.worker import Worker
+from pytest_kopt.session.worker import bench_of
 from pytest_kopt.trials.judging import unfinished
 from tests.scripted import Clock
 from tests.sessions.project import Project
@@ -59,7 +59,7 @@ def case_of(function: Callable[..., Any], schema: str | Schema = "memory") -> Ca
 
 def plain_bench(**orders: Any) -> Bench:
     """Return the bench of a session without a round."""
-    return Worker(WorkerOrders("cpu", "auto", 1, 60.0, "standard", **orders)).bench()
+    return bench_of(WorkerOrders("cpu", "auto", 1, 60.0, "standard", **orders))
 
 
 def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> CaseResult:

@@ -41,6 +41,7 @@ from pytest_kopt.cases.replies import CaseFinished, Reply
 from pytest_kopt.cases.running import run_case, timed_versions
 from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.options.declare import STDERR
 from pytest_kopt.processes.channel import text_of
 from pytest_kopt.processes.served import Serve
 from pytest_kopt.session.worker import Worker
@@ -193,7 +194,8 @@ def test_a_test_whose_case_was_served_ends_as_one_that_returned() -> None:
         fixturenames=("kopt",),
         user_properties=properties,
     )
-    call = Worker(ORDERS).pytest_pyfunc_call(cast("Any", test))
+    config: Any = SimpleNamespace(stash={STDERR: 2})
+    call = Worker(config, ORDERS).pytest_pyfunc_call(cast("Any", test))
     next(call)
     with pytest.raises(StopIteration) as end:
         call.throw(CaseServed())

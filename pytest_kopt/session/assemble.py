@@ -17,6 +17,7 @@ from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.session.worker import WORKER, Worker
 
 if TYPE_CHECKING:
+    from pytest_kopt.cases.protocol import Client
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import Controller, Trial
 
@@ -34,12 +35,12 @@ def assemble(config: pytest.Config) -> None:
     serve = manager.get_plugin(SERVE)
     from_session = getattr(config, "workerinput", {})
     if serve is not None:
-        _register(config, Worker(serve.orders, serve))
+        _register(config, serve.orders, serve)
         return
     if WORKERINPUT in from_session:
         # A worker of xdist in a plain run.
         end_with_parent()
-        _register(config, Worker(WorkerOrders.from_json(from_session[WORKERINPUT])))
+        _register(config, WorkerOrders.from_json(from_session[WORKERINPUT]))
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -55,11 +56,11 @@ def assemble(config: pytest.Config) -> None:
         raise
 
 
-def _register(config: pytest.Config, worker: Worker) -> None:
+def _register(config: pytest.Config, orders: WorkerOrders, client: Client | None = None) -> None:
     """Have this process run cases; markers of plugins that are set aside here stay known."""
-    for marker in worker.orders.markers:
+    for marker in orders.markers:
         config.addinivalue_line("markers", marker)
-    config.pluginmanager.register(worker, WORKER)
+    config.pluginmanager.register(Worker(config, orders, client), WORKER)
 
 
 def _hide_records(config: pytest.Config) -> None:
@@ -110,7 +111,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     )
     if hasattr(config, "workerinput"):
         # A worker of xdist in a run that asked for nothing: the main process takes its rows.
-        manager.register(Worker(orders), WORKER)
+        manager.register(Worker(config, orders), WORKER)
         return
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
@@ -129,7 +130,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
         manager.register(XdistBridge(controller), "kopt-xdist")
     else:
-        manager.register(Worker(orders), WORKER)
+        manager.register(Worker(config, orders), WORKER)
     if settings.sanitize and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Sanitizing
 

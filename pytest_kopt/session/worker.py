@@ -64,24 +64,23 @@ _MEASURING = (
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
-    def __init__(self, orders: WorkerOrders, client: Client | None = None) -> None:
+    def __init__(
+        self, config: pytest.Config, orders: WorkerOrders, client: Client | None = None
+    ) -> None:
         self.orders = orders
+        self._config = config
         self._client = client
         self._bench: Bench | None = None
-        self._audit_hook: AuditHook | None = None
         self._operators: frozenset[str] = frozenset()
-        self._limit: TimeLimit | None = None
+        self._limit = TimeLimit(orders.timeout, config.stash[STDERR])
         #: Whether a case took the GPU's context along, so that this process can run no other.
         self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
         """Return the value of the `kopt` fixture for a test."""
         test = request.node
-        if self._audit_hook is None:
-            self._audit_hook = audit_hook_of(test.config)
         try:
-            bench = self._bench_of(test)
-            return Kopt(test, marked_schema(test), bench, self._client)
+            return Kopt(test, marked_schema(test), self._bench_now(), self._client)
         except BadInput as error:
             send(test, CaseResult(test.nodeid, refusal=str(error)))
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -92,50 +91,24 @@ class Worker:
         with switches_kept() if is_marked(request.node) else nullcontext():
             yield
 
-    def _bench_of(self, test: pytest.Item) -> Bench:
-        order = self._client.order if self._client else None
-        seed = order.seed if isinstance(order, LoadVersions) else self.orders.session_seed
-        waiting = self._time_limit(test.config).waiting
-        return replace(self.bench(), waiting=waiting, session_seed=seed)
-
-    def bench(self) -> Bench:
-        """Return how cases are measured here; imports torch at the first call."""
+    def _bench_now(self) -> Bench:
         if self._bench is None:
-            from pytest_kopt.cases.running.switches import compile_here
-            from pytest_kopt.devices.pinning import discover, in_use
-            from pytest_kopt.devices.processes import announce
-
-            orders = self.orders
-            host = discover(orders.device)
-            device = in_use(host)
-            compile_here()
-            if orders.device == "cuda":
-                announce(device.uuid)
-            more: dict[str, Any] = {
-                part.name: getattr(orders, part.name) for part in fields(orders)
-            }
-            if orders.arms:
-                more["cpu"] = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
-                more["gpu_block_ms"] = _PAIR_GPU_MS
-            elif orders.iterations:
-                more["cpu"] = WallEngine(iterations=orders.iterations)
-            elif not orders.purpose.decides:
-                calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
-                more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
-            self._bench = Bench(
-                uuid=device.uuid,
-                read=lambda: host.read(device),
-                audit_hook=self._audit_hook,
+            self._bench = bench_of(
+                self.orders,
+                audit_hook=audit_hook_of(self._config),
                 operators=self._operators,
-                **more,
+                waiting=self._limit.waiting,
             )
-        return self._bench
+        match self._client and self._client.order:
+            case LoadVersions(seed=seed):
+                return replace(self._bench, session_seed=seed)
+            case _:
+                return self._bench
 
-    def prepare_imports(self, config: pytest.Config) -> None:
+    def prepare_imports(self) -> None:
         """Set up Triton's interpreter, and the audit hook, before kernel code is imported."""
         os.environ.update(interpreter_environment(self.orders.device))
-        if self._audit_hook is None:
-            self._audit_hook = audit_hook_of(config)
+        audit_hook_of(self._config)
         self._operators = replaced_operators()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -149,7 +122,7 @@ class Worker:
         if not self.orders.purpose.decides or not isinstance(collector, pytest.Module):
             return (yield)
         self._seed(collector.nodeid, "import")
-        with self._time_limit(collector.config).watching():
+        with self._limit.watching():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -176,21 +149,21 @@ class Worker:
         if self.orders.purpose.decides:
             seed_everything(derive(self.orders.setup_seed, nodeid, purpose))
 
-    def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+    def select(self, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
         if self.orders.purpose.decides:
             keep = [test for test in items if self._is_case(test)]
             dropped = [test for test in items if not self._is_case(test)]
             if dropped:
                 items[:] = keep
-                config.hook.pytest_deselected(items=dropped)
+                self._config.hook.pytest_deselected(items=dropped)
         for test in filter(uses_kopt, items):
             reason = self._skip_reason(test)
             if reason:
                 test.add_marker(pytest.mark.skip(reason=reason))
-        if config.option.collectonly:
+        if self._config.option.collectonly:
             return
-        with refusing(config):
+        with refusing(self._config):
             cases = [i for i in items if is_marked(i) and not i.get_closest_marker("skip")]
             check_cases(cases, self.orders)
             if self.orders.device == "cuda" and any(map(is_marked, items)):
@@ -201,7 +174,7 @@ class Worker:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """End this process, with its stacks shown, when a case takes longer than it may."""
-        with self._time_limit(item.config).watching() if is_marked(item) else nullcontext():
+        with self._limit.watching() if is_marked(item) else nullcontext():
             return (yield)
 
     pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
@@ -269,11 +242,6 @@ class Worker:
             crash.message = crash.message.partition("\n")[0]
         return report
 
-    def _time_limit(self, config: pytest.Config) -> TimeLimit:
-        if self._limit is None:
-            self._limit = TimeLimit(self.orders.timeout, config.stash[STDERR])
-        return self._limit
-
     def _is_case(self, test: pytest.Item) -> bool:
         special = any(test.get_closest_marker(name) for name in SUITES)
         return is_marked(test) and not special and test.nodeid not in self.orders.ignored
@@ -301,6 +269,29 @@ class Worker:
             label = named(test.nodeid, dims)
             return CaseResult.undecided(test.nodeid, schema, dims, label, guessed=True)
         return None
+
+
+def bench_of(orders: WorkerOrders, **more: Any) -> Bench:
+    """Return how cases are measured here, with `more` fields of the bench; imports torch."""
+    from pytest_kopt.cases.running.switches import compile_here
+    from pytest_kopt.devices.pinning import discover, in_use
+    from pytest_kopt.devices.processes import announce
+
+    host = discover(orders.device)
+    device = in_use(host)
+    compile_here()
+    if orders.device == "cuda":
+        announce(device.uuid)
+    if orders.arms:
+        more["cpu"] = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
+        more["gpu_block_ms"] = _PAIR_GPU_MS
+    elif orders.iterations:
+        more["cpu"] = WallEngine(iterations=orders.iterations)
+    elif not orders.purpose.decides:
+        calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
+        more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
+    more |= {part.name: getattr(orders, part.name) for part in fields(orders)}
+    return Bench(uuid=device.uuid, read=lambda: host.read(device), **more)
 
 
 def audit_hook_of(config: pytest.Config) -> AuditHook:
