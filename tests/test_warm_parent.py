@@ -22,7 +22,7 @@ from pytest_kopt.devices.vendor import interpreter_environment
 from pytest_kopt.processes import forking
 from pytest_kopt.processes import launcher as launching
 from pytest_kopt.processes.launched import Launched
-from pytest_kopt.processes.launcher import Fork, Launcher, WarmParent
+from pytest_kopt.processes.launcher import Fork, Launcher
 from pytest_kopt.trials import measurements
 
 from . import nursery
@@ -32,10 +32,17 @@ ENV = {**os.environ, "KOPT_TEST": "parent"}
 
 
 @pytest.fixture(scope="module")
-def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
-    parent = WarmParent(ENV, str(tmp_path_factory.mktemp("parent")))
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    parent = warmed(ENV, tmp_path_factory.mktemp("parent"))
     yield parent
     parent.end()
+
+
+def warmed(env: dict[str, str], directory: Path) -> Launcher:
+    launcher = Launcher()
+    launcher.environ = env
+    launcher.warm({}, str(directory))
+    return launcher
 
 
 @pytest.fixture
@@ -46,13 +53,13 @@ def forked_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "subprocess", nursery.STARTING)
 
 
-def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched:
-    fork = parent.fork(env, str(directory))
-    assert fork is not None
+def forked(parent: Launcher, env: dict[str, str], directory: Path) -> Launched:
+    fork = parent.start(env, str(directory))
+    assert isinstance(fork.process, Fork)
     return fork
 
 
-def greeted(parent: WarmParent, directory: Path, orders: WorkerOrders) -> Launched:
+def greeted(parent: Launcher, directory: Path, orders: WorkerOrders) -> Launched:
     """Return a fork that collects the tests of a directory."""
     return greet(forked(parent, ENV, directory), directory, orders)
 
@@ -72,7 +79,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
-    parent: WarmParent, tmp_path: Path
+    parent: Launcher, tmp_path: Path
 ) -> None:
     fork = forked(parent, ENV, tmp_path)
     pid = fork.process.pid
@@ -83,7 +90,7 @@ def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
     fork.close()
 
 
-def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: Path) -> None:
+def test_a_fork_ends_when_nobody_is_left_to_order(parent: Launcher, tmp_path: Path) -> None:
     fork = forked(parent, ENV, tmp_path)
     fork.channel.close()
     assert fork.process.wait(HANG) == 0
@@ -104,9 +111,7 @@ if os.fork() == 0:
 
 
 @pytest.mark.parametrize("how", ["it ends", "it is killed"])
-def test_what_a_fork_leaves_behind_ends_with_it(
-    parent: WarmParent, how: str, tmp_path: Path
-) -> None:
+def test_what_a_fork_leaves_behind_ends_with_it(parent: Launcher, how: str, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(LEAVES)
     fork = greeted(parent, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
     left = tmp_path / "left"
@@ -120,7 +125,7 @@ def test_what_a_fork_leaves_behind_ends_with_it(
     fork.close()
 
 
-def test_waiting_has_a_limit(parent: WarmParent, tmp_path: Path) -> None:
+def test_waiting_has_a_limit(parent: Launcher, tmp_path: Path) -> None:
     fork = forked(parent, ENV, tmp_path)
     with pytest.raises(subprocess.TimeoutExpired):
         fork.process.wait(0.01)
@@ -130,12 +135,15 @@ def test_waiting_has_a_limit(parent: WarmParent, tmp_path: Path) -> None:
 
 
 def test_what_libraries_read_as_they_load_needs_an_interpreter_of_its_own(
-    parent: WarmParent, tmp_path: Path
+    parent: Launcher, tmp_path: Path
 ) -> None:
-    assert parent.fork({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path)) is None
+    started = parent.start({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path))
+    assert isinstance(started.process, subprocess.Popen) and not parent.why_fresh
+    started.kill()
+    started.close()
 
 
-def test_a_mask_does_not(parent: WarmParent, tmp_path: Path) -> None:
+def test_a_mask_does_not(parent: Launcher, tmp_path: Path) -> None:
     fork = forked(parent, {**ENV, "CUDA_VISIBLE_DEVICES": "GPU-1"}, tmp_path)
     fork.kill()
     fork.close()
@@ -149,7 +157,7 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
     first = launcher.start(os.environ, str(tmp_path))
     assert launcher._parent is not None
     assert launcher.why_fresh == ""
-    os.kill(launcher._parent._process.pid, signal.SIGKILL)
+    os.kill(launcher._parent.pid, signal.SIGKILL)
     assert first.process.wait(HANG) == -signal.SIGKILL
     assert isinstance(first.process, Fork) and first.process.is_orphan
     until(lambda: "SIGKILL" in launcher.why_fresh)
@@ -235,11 +243,11 @@ def test_an_unfit_parent_is_not_asked_again(
 ) -> None:
     asked: list[Any] = []
 
-    def fork(self: Any, env: Any, directory: str) -> None:
-        asked.append(env)
+    def ask(self: Any, order: bytes, descriptors: list[int]) -> None:
+        asked.append(order)
         raise ChildProcessError("the parent of its processes has 2 threads")
 
-    monkeypatch.setattr(WarmParent, "fork", fork)
+    monkeypatch.setattr(Launcher, "_ask", ask)
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     for _ in range(2):
@@ -269,10 +277,12 @@ SITES = {
 def test_too_little_memory_for_the_parent_is_named(why: str, tmp_path: Path) -> None:
     """While it imports, or when it forks."""
     (tmp_path / "sitecustomize.py").write_text(SITES[why])
-    parent = WarmParent({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
-    with pytest.raises(ChildProcessError) as refused:
-        parent.fork({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
-    assert str(refused.value) == f"the parent of its processes {why}"
+    env = {**ENV, "PYTHONPATH": str(tmp_path)}
+    parent = warmed(env, tmp_path)
+    started = parent.start(env, str(tmp_path))
+    assert parent.why_fresh == f"the parent of its processes {why}"
+    started.kill()
+    started.close()
     parent.end()
 
 
@@ -384,10 +394,10 @@ def test_a_library_that_starts_threads_or_loads_the_project_is_left_to_the_forks
         (folder / f"{name}.py").write_text(text)
     (tmp_path / "project.py").write_text("")
     env = {**base, "PYTHONPATH": os.pathsep.join([str(folder), str(tmp_path)])}
-    parent = WarmParent(env, str(tmp_path))
+    parent = warmed(env, tmp_path)
     for unfit in ("threaded", "linked"):
-        parent.load([unfit])
-    parent.load(["json", "quiet", "curious", "project"])
+        parent.warm({}, str(tmp_path), [unfit])
+    parent.warm({}, str(tmp_path), ["json", "quiet", "curious", "project"])
     (tmp_path / "conftest.py").write_text(
         "import sys\nwith open('there', 'w') as file:\n"
         f"    file.write(' '.join(sorted({set(LIBRARIES) | {'project'}} & {{*sys.modules}})))\n"

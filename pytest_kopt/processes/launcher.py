@@ -15,8 +15,9 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import pytest
 
@@ -61,17 +62,21 @@ class Starter(Protocol):
 
 
 class Launcher:
-    """Starts processes.
+    """Starts processes: forks of a warm parent once `warm` was called; from any thread.
 
-    Until `warm` was called, and where a fork is not possible, each is a fresh interpreter: slower,
-    and otherwise the same.
+    Each is a fresh interpreter if a fork is not possible: slower, and otherwise the same.
     """
 
     def __init__(self) -> None:
         self.environ: Mapping[str, str] = os.environ
         self._first_environ = dict(os.environ)
         self._why_fresh = ""
-        self._parent: WarmParent | None = None
+        self._parent: subprocess.Popen[bytes] | None = None
+        #: What the parent was started with.
+        self._env: Mapping[str, str] = {}
+        self._directory = ""
+        self._asking = threading.Lock()
+        self._has_forked = False
 
     @property
     def sys_path(self) -> Sequence[str]:
@@ -82,7 +87,10 @@ class Launcher:
     def why_fresh(self) -> str:
         """The reason why the parent cannot be used, "" as long as it can."""
         if self._parent is not None and not self._why_fresh:
-            self._why_fresh = self._parent.why_ended()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._parent.wait(0)
+                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+                self._why_fresh = f"the parent of its processes ended ({how})"
         return self._why_fresh
 
     def forget_variables(self) -> None:
@@ -92,35 +100,106 @@ class Launcher:
     def warm(self, env: Mapping[str, str], directory: str, modules: Sequence[str] = ()) -> None:
         """Start the parent that others are forked from; `env` comes on top of our own.
 
-        It imports what every case needs, and `modules`. One that was started before is kept, unless
-        the environment has changed since.
+        It imports what every case needs, and `modules`; one that is not there is left out. A parent
+        that was started before is kept, unless the environment has changed since.
         """
         self._why_fresh = why_none()
         if self._why_fresh:
             return
-        environment = {**self.environ, **env}
-        if self._parent is not None and not self._parent.fits(environment, directory):
-            self._parent.end()
-            self._parent = None
-        self._parent = self._parent or WarmParent(environment, directory)
+        variables = {**_AT_IMPORT, **self.environ, **env}
+        # What it starts with stays readable in every fork; pytest's options name seeds and records.
+        readable = {k: value for k, value in variables.items() if not k.startswith("PYTEST_")}
+        if (readable, directory) != (self._env, self._directory):
+            self.end()
+        if self._parent is None:
+            self._start_parent(readable, directory)
         if modules:
-            self._parent.load(modules)
+            with self._asking, contextlib.suppress(ConnectionError):
+                self._control.send(json.dumps(list(modules)).encode())
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:
-        forked = None
-        if self._parent is not None and not self.why_fresh:
+        environment = {**_AT_IMPORT, **env}
+        changed = {name for name, _ in environment.items() ^ self._env.items()}
+        # Any other variable needs an interpreter of its own.
+        can_fork = all(name in _OWN or name.startswith("PYTEST_") for name in changed)
+        if self._parent is not None and can_fork and not self.why_fresh:
+            changes = {name: environment.get(name) for name in changed}
             try:
-                forked = self._parent.fork(env, directory)
+                return launch(partial(self._fork, changes, directory))
             except ChildProcessError as error:
                 # What it has forked goes on, and so the parent stays until the end.
                 self._why_fresh = str(error)
-        return forked or interpreter(env, directory)
+        return interpreter(env, directory)
 
     def end(self) -> None:
-        """End the parent, and its forks; safe to repeat."""
-        if self._parent is not None:
-            self._parent.end()
-            self._parent = None
+        """End the parent, and with it whatever it forked; safe to repeat."""
+        if self._parent is None:
+            return
+        # It ends its forks, and then itself, unless it is busy.
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._parent.wait(_ENDING_SECONDS if self._has_forked else 0)
+        sweep_group(self._parent.pid)
+        self._parent.kill()
+        self._parent.wait()
+        self._parent = None
+
+    def _start_parent(self, env: Mapping[str, str], directory: str) -> None:
+        """Start it with this environment; it imports while others go on."""
+        self._env, self._directory, self._has_forked = env, directory, False
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._parent = subprocess.Popen(
+                [*boot("pytest_kopt.processes.forking:main"), str(theirs.fileno())],
+                cwd=directory,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def _fork(
+        self,
+        changes: Mapping[str, str | None],
+        directory: str,
+        reader: int,
+        writer: int,
+        log: IO[bytes],
+        scratch: Path,
+    ) -> Fork:
+        """Have the parent fork; ChildProcessError, which says why it cannot be used, is for good.
+
+        The fork's environment has `changes` to the parent's.
+        """
+        request = {"env": changes, "directory": directory, "scratch": str(scratch)}
+        status, their_status = os.pipe()
+        try:
+            descriptors = [reader, writer, log.fileno(), their_status]
+            pid = self._ask(json.dumps(request).encode(), descriptors)
+        except BaseException:
+            # Ctrl-C comes while one waits for the parent, as a rule.
+            os.close(status)
+            raise
+        finally:
+            os.close(their_status)
+        self._has_forked = True
+        return Fork(pid, status)
+
+    def _ask(self, order: bytes, descriptors: list[int]) -> int:
+        parent, answer = self._parent, b""
+        with self._asking, contextlib.suppress(ConnectionError):
+            socket.send_fds(self._control, [order], descriptors)
+            answer = self._control.recv(4096)
+        if not answer:
+            if parent is not None:
+                parent.wait()
+            raise ChildProcessError(self.why_fresh)
+        reply = json.loads(answer)
+        if "unfit" in reply:
+            raise ChildProcessError(reply["unfit"])
+        return int(reply["pid"])
 
 
 _LAUNCHER: pytest.StashKey[Launcher] = pytest.StashKey()
@@ -141,107 +220,6 @@ def why_none() -> str:
     if not _TASKS.is_dir():
         return f"this system has no {_TASKS}, by which a fork's safety is judged"
     return ""
-
-
-class WarmParent:
-    """The process that forks, alive until `end`.
-
-    Forks are asked for from any thread. ChildProcessError, which says why it cannot be used, is for
-    good.
-    """
-
-    def __init__(self, env: Mapping[str, str], directory: str) -> None:
-        """Start it with this environment; it imports while others go on."""
-        self._started_with, self._directory = dict(env), directory
-        # What it starts with stays readable in every fork; pytest's options name seeds and records.
-        readable = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
-        self._env = {**_AT_IMPORT, **readable}
-        self._asking = threading.Lock()
-        self._has_forked = False
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [*boot("pytest_kopt.processes.forking:main"), str(theirs.fileno())],
-                cwd=directory,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-
-    def fork(self, env: Mapping[str, str], directory: str) -> Launched | None:
-        """Return a fork with this environment that waits for orders.
-
-        None where the environment needs an interpreter of its own. Raises ChildProcessError.
-        """
-        environment = {**_AT_IMPORT, **env}
-        changed = {name for name, _ in environment.items() ^ self._env.items()}
-        if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
-            return None
-        changes = {name: environment.get(name) for name in changed}
-
-        def start(reader: int, writer: int, log: IO[bytes], scratch: Path) -> Fork:
-            request = {"env": changes, "directory": directory, "scratch": str(scratch)}
-            status, their_status = os.pipe()
-            try:
-                descriptors = [reader, writer, log.fileno(), their_status]
-                reply = self._ask(json.dumps(request).encode(), descriptors)
-            except BaseException:
-                # Ctrl-C comes while one waits for the parent, as a rule.
-                os.close(status)
-                raise
-            finally:
-                os.close(their_status)
-            self._has_forked = True
-            return Fork(reply["pid"], status)
-
-        return launch(start)
-
-    def fits(self, env: Mapping[str, str], directory: str) -> bool:
-        """Say whether one that is started now would be no other."""
-        environments = (
-            {k: v for k, v in e.items() if k[:7] != "PYTEST_"} for e in (env, self._started_with)
-        )
-        return directory == self._directory and next(environments) == next(environments)
-
-    def load(self, modules: Sequence[str]) -> None:
-        """Have it import more before it forks again; a module that is not there is left out."""
-        with self._asking, contextlib.suppress(ConnectionError):
-            self._control.send(json.dumps(list(modules)).encode())
-
-    def why_ended(self) -> str:
-        """Return that the parent has ended and how, "" while it is there."""
-        try:
-            code = self._process.wait(0)
-        except subprocess.TimeoutExpired:
-            return ""
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"the parent of its processes ended ({how})"
-
-    def end(self) -> None:
-        """End the parent, and with it whatever it forked."""
-        # It ends its forks, and then itself, unless it is busy.
-        self._control.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDING_SECONDS if self._has_forked else 0)
-        sweep_group(self._process.pid)
-        self._process.kill()
-        self._process.wait()
-
-    def _ask(self, order: bytes, descriptors: list[int]) -> dict[str, Any]:
-        answer = b""
-        with self._asking, contextlib.suppress(ConnectionError):
-            socket.send_fds(self._control, [order], descriptors)
-            answer = self._control.recv(4096)
-        if not answer:
-            self._process.wait()
-            raise ChildProcessError(self.why_ended())
-        reply: dict[str, Any] = json.loads(answer)
-        if "unfit" in reply:
-            raise ChildProcessError(reply["unfit"])
-        return reply
 
 
 class Fork:
