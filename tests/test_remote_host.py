@@ -67,7 +67,7 @@ def is_locked(device: str) -> bool:
 
 
 def test_it_says_what_it_is(host: RemoteHost) -> None:
-    assert (host.kind, host.devices) == ("cpu", (CPU,))
+    assert (host.kind, host.placement.devices) == ("cpu", (CPU,))
     assert host.environment["KOPT_TEST"] == "far"
     assert host.environ["PATH"] == os.environ["PATH"] and host.cores == os.cpu_count()
     assert host.pin(CPU) == {} and host.read(CPU) == Reading()

@@ -33,7 +33,8 @@ from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.runner import TWO_PROCESSES, Runner
 from pytest_kopt.paired.samples import CaseQuads
 from pytest_kopt.processes.child import NO_MEMORY, Children, why_open
-from pytest_kopt.processes.sites import Place, Site
+from pytest_kopt.processes.remote_host import Site
+from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")

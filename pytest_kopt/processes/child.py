@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -27,7 +27,10 @@ from pytest_kopt.options.declare import (
     spell_out,
 )
 from pytest_kopt.processes.isolation import lacking
-from pytest_kopt.processes.launcher import Fork, Starter, launcher_of
+from pytest_kopt.processes.launcher import Fork, Launcher, launcher_of
+
+if TYPE_CHECKING:
+    from pytest_kopt.processes.remote_host import RemoteHost
 
 _Reply = TypeVar("_Reply")
 
@@ -139,7 +142,7 @@ class Child:
         env: Mapping[str, str],
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
-        starter: Starter | None = None,
+        starter: Launcher | RemoteHost | None = None,
     ) -> None:
         """Start the process, a worker; with `copy` it runs in a copy of a root.
 

@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
@@ -38,19 +39,27 @@ def scratch() -> Iterator[Path]:
         yield Path(directory).resolve()
 
 
-class Process(Protocol):
-    """A process, as a part of `subprocess.Popen`, whatever its parent is."""
+class Process:
+    """A process that another one started and tells the end of, as `subprocess.Popen` has it."""
 
-    pid: int
-
-    @property
-    def returncode(self) -> int | None:
-        """The exit status, negative for a signal; None before the end was waited for."""
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        #: The exit status, negative for a signal; None before the end was waited for.
+        self.returncode: int | None = None
+        self._waiting = threading.Lock()
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
+        with self._waiting:
+            if self.returncode is None:
+                self.returncode = self._status(timeout)
+            return self.returncode
 
-    def kill(self) -> None: ...
+    def kill(self) -> None:
+        raise NotImplementedError
+
+    def _status(self, timeout: float | None) -> int:
+        raise NotImplementedError
 
 
 def sweep_group(pid: int) -> None:
@@ -68,7 +77,7 @@ class Launched:
     agent sweeps that group.
     """
 
-    process: Process
+    process: subprocess.Popen[bytes] | Process
     channel: Channel[Order, Reply]
     log: IO[bytes]
     scratch: Path | None = None
@@ -90,7 +99,9 @@ class Launched:
         self.log.close()
 
 
-def launch(start: Callable[[int, int, IO[bytes], Path], Process]) -> Launched:
+def launch(
+    start: Callable[[int, int, IO[bytes], Path], subprocess.Popen[bytes] | Process],
+) -> Launched:
     """Open two pipes and a log, make a scratch folder, and have a process started with them.
 
     `start` gets the ends that the process reads from and writes to. If it raises, all is closed.
@@ -127,7 +138,7 @@ def boot(entry: str) -> list[str]:
 def interpreter(env: Mapping[str, str], directory: str) -> Launched:
     """Start a fresh interpreter that waits for orders."""
 
-    def start(reader: int, writer: int, log: IO[bytes], scratch: Path) -> Process:
+    def start(reader: int, writer: int, log: IO[bytes], scratch: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*boot("pytest_kopt.processes.served:main"), str(reader), str(writer), str(scratch)],
             cwd=directory,

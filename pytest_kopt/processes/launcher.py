@@ -17,14 +17,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import pytest
 
 from pytest_kopt.devices.vendor import MASKS
 from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.forking import STATUS
-from pytest_kopt.processes.launched import Launched, boot, interpreter, launch, sweep_group
+from pytest_kopt.processes.launched import Launched, Process, boot, interpreter, launch, sweep_group
 
 #: What a fork may have otherwise than its parent: variables that are read where they are used. What
 #: a library reads while it is loaded has to be there when the parent starts.
@@ -40,25 +40,6 @@ _AT_IMPORT = {
 }
 #: So long the parent may take to end its forks: one that imports does not listen.
 _ENDING_SECONDS = 1.0
-
-
-class Starter(Protocol):
-    """The starter of processes on a host: this one's launcher, or another host's."""
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The environment of processes there, before a session adds to it."""
-
-    @property
-    def sys_path(self) -> Sequence[str]:
-        """The folders that processes there import from."""
-
-    @property
-    def why_fresh(self) -> str:
-        """Why processes were not forked, "" as long as they were."""
-
-    def start(self, env: Mapping[str, str], directory: str) -> Launched:
-        """Return a process with this environment, all of it, that waits for orders."""
 
 
 class Launcher:
@@ -222,33 +203,27 @@ def why_none() -> str:
     return ""
 
 
-class Fork:
-    """A process that the parent forked, as `subprocess.Popen` would have it.
+class Fork(Process):
+    """A process that the parent forked.
 
     The parent waits for it and writes its status; a parent that is gone takes its forks along.
     """
 
     def __init__(self, pid: int, status: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
+        super().__init__(pid)
         #: Whether it ended with its parent, which tells nothing of what it ran.
         self.is_orphan = False
-        self._status = status
-        self._waiting = threading.Lock()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
-        with self._waiting:
-            if self.returncode is None:
-                if not select.select([self._status], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
-                status = os.read(self._status, STATUS.size)
-                os.close(self._status)
-                self.is_orphan = not status
-                self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
-            return self.returncode
+        self._descriptor = status
 
     def kill(self) -> None:
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+
+    def _status(self, timeout: float | None) -> int:
+        if not select.select([self._descriptor], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
+        status = os.read(self._descriptor, STATUS.size)
+        os.close(self._descriptor)
+        self.is_orphan = not status
+        return int(STATUS.unpack(status)[0]) if status else -signal.SIGKILL

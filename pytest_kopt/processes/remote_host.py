@@ -1,4 +1,4 @@
-"""Another host of a session: as the controller sees it, and the agent there, at the far end.
+"""The hosts of a session as the controller sees them, and the agent at another one, the far end.
 
 The connection is one of its own (execnet, as xdist's). It lasts as long as the session, and no
 kernel code runs at either end. The agent starts processes, reads devices, and hands on what a
@@ -26,12 +26,12 @@ from typing import Any
 from pytest_kopt.cases.protocol import Order
 from pytest_kopt.cases.replies import Reply
 from pytest_kopt.devices.idle import AllGpusBusy
-from pytest_kopt.devices.pinning import ON_CPU, DeviceAccess, place
+from pytest_kopt.devices.pinning import ON_CPU, DeviceAccess, Placement, place
 from pytest_kopt.devices.vendor import Device, Reading, choose, interpreter_environment
 from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.libraries import session_path
 from pytest_kopt.processes.channel import Channel, read_reply
-from pytest_kopt.processes.launched import Launched
+from pytest_kopt.processes.launched import Launched, Process
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.versions.tree import current_folder, difference, linked
 
@@ -40,7 +40,48 @@ _AGENT = "from pytest_kopt.processes.remote_host import serve; serve(channel)"
 _LOG_BYTES = 1 << 16
 
 
-class RemoteHost:
+class Site:
+    """A host that cases are measured on: this one, whose `name` is "".
+
+    `kind` is what is measured on there ("cpu" or "cuda"), `environment` what every process that
+    runs kernel code gets.
+    """
+
+    name = ""
+    cores = os.cpu_count() or 1
+
+    def __init__(
+        self, kind: str, starter: Launcher, placement: Placement, environment: Mapping[str, str]
+    ) -> None:
+        self.kind, self.placement, self.environment = kind, placement, environment
+        self.starter: Launcher | RemoteHost = starter
+
+    def path(self, path: Path) -> Path:
+        """Return where something of the project lies there."""
+        copied = self.copied(path)
+        return copied[1] / path.relative_to(copied[0]) if copied else path
+
+    def tree(self, root: Path, tree: Path) -> Path:
+        """Return a tree there like one that was made here for the project below `root`."""
+        return tree
+
+    def copied(self, path: Path) -> tuple[Path, Path] | None:
+        """Return the folder around a path that was copied there, and its copy; None: shared."""
+        return None
+
+    def copy(self, root: Path, tree: Path | None = None) -> tuple[Path, Path] | None:
+        """Return a folder around the project and what it is there, or `root` and a tree of it.
+
+        None where the project lies there as it does here.
+        """
+        return (root, self.tree(root, tree)) if tree is not None else self.copied(root)
+
+    def environment_on(self, device: Device) -> dict[str, str]:
+        """Return what a process on one of its devices gets."""
+        return {**self.environment, **self.placement.host.pin(device)}
+
+
+class RemoteHost(Site):
     """Starts processes on a host and reads its devices; safe to use from any thread.
 
     Each request has an execnet channel of its own for the answer, and each process two: for its
@@ -63,8 +104,9 @@ class RemoteHost:
         import execnet
 
         self.name = name
+        self.starter = self
         self.why_fresh = ""
-        self._roots = tuple(roots)
+        self._roots, self._say = tuple(roots), say
         self._trees: dict[Path, Path] = {}
         self._group = execnet.Group(execmodel="main_thread_only")
         try:
@@ -97,12 +139,12 @@ class RemoteHost:
         description = self.ask(
             "open", option=option, target=target, environment=dict(environment), minutes=minutes
         )
-        self.kind: str = description["kind"]
-        self.environment: dict[str, str] = description["environment"]
+        self.kind, self.environment = description["kind"], description["environment"]
         self.environ: dict[str, str] = description["environ"]
-        self.cores: int = description["cores"]
-        self.devices = tuple(Device(**device) for device in description["devices"])
-        self.best = next(device for device in self.devices if device.uuid == description["best"])
+        self.cores = description["cores"]
+        devices = tuple(Device(**device) for device in description["devices"])
+        best = next(device for device in devices if device.uuid == description["best"])
+        self.placement = Placement(self, devices, best, self._say, minutes)
         self._pins: dict[str, dict[str, str]] = description["pins"]
         self._directory = Path(description["directory"])
         # Behind the host's own: pytest is copied there as well.
@@ -113,10 +155,7 @@ class RemoteHost:
         return self._sys_path if self._roots else session_path()
 
     def copied(self, path: Path) -> tuple[Path, Path] | None:
-        """Return the folder around a path that was copied there, and its copy; None: shared.
-
-        BadInput where the files are not shared and the path is in no such folder.
-        """
+        """Return them as a Site does; BadInput if it is not shared and in no such folder."""
         for root in self._roots:
             if path.is_relative_to(root):
                 return root, self._directory / root.name
@@ -126,12 +165,7 @@ class RemoteHost:
             )
         return None
 
-    def path(self, path: Path) -> Path:
-        copied = self.copied(path)
-        return copied[1] / path.relative_to(copied[0]) if copied else path
-
     def tree(self, root: Path, tree: Path) -> Path:
-        """Return a tree there that holds what one made here for the project does."""
         if tree not in self._trees:
             path = self.ask(
                 "tree",
@@ -211,37 +245,28 @@ class RemoteHost:
         return CannotFinish(f"the connection to {self.name} was lost")
 
 
-class RemoteProcess:
-    """A process on another host, as `subprocess.Popen` would have it."""
+class RemoteProcess(Process):
+    """A process on another host, known by the execnet channels of its messages and of its end."""
 
     def __init__(self, host: str, pid: int, talk: Any, end: Any) -> None:
-        """Know it by the execnet channels of its messages and of its end."""
-        self.pid = pid
-        self.returncode: int | None = None
+        super().__init__(pid)
         self.log = io.BytesIO()
-        self._host = host
-        self._talk, self._end = talk, end
-        self._waiting = threading.Lock()
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
-        with self._waiting:
-            if self.returncode is None:
-                try:
-                    self.returncode, log = self._end.receive(timeout)
-                except self._end.TimeoutError:
-                    raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
-                except EOFError:
-                    self.returncode = -signal.SIGKILL
-                    log = f"the connection to {self._host} was lost".encode()
-                self.log.write(log)
-            assert self.returncode is not None
-            return self.returncode
+        self._host, self._talk, self._end = host, talk, end
 
     def kill(self) -> None:
         if self.returncode is None:
             with suppress(OSError):
                 self._talk.send(None)
+
+    def _status(self, timeout: float | None) -> int:
+        try:
+            status, log = self._end.receive(timeout)
+        except self._end.TimeoutError:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
+        except EOFError:
+            status, log = -signal.SIGKILL, f"the connection to {self._host} was lost".encode()
+        self.log.write(log)
+        return int(status)
 
 
 class RemoteChannel(Channel[Order, Reply]):

@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_kopt.devices.pinning import ON_CPU, Placement
+from pytest_kopt.devices.pinning import ON_CPU
 from pytest_kopt.devices.vendor import Device, choose, interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import choice as chosen
-from pytest_kopt.processes.launcher import Starter, launcher_of
-from pytest_kopt.processes.remote_host import RemoteHost
+from pytest_kopt.processes.launcher import launcher_of
+from pytest_kopt.processes.remote_host import RemoteHost, Site
 
 #: The host of each lane of a session that starts no worker of xdist.
 _LANES: pytest.StashKey[list[str]] = pytest.StashKey()
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A host that cases are measured on: this one, or another (`remote`).
-
-    `kind` is what is measured on there ("cpu" or "cuda"), `environment` what every process that
-    runs kernel code gets.
-    """
-
-    kind: str
-    starter: Starter
-    placement: Placement
-    environment: Mapping[str, str]
-    remote: RemoteHost | None = None
-
-    @property
-    def cores(self) -> int:
-        return self.remote.cores if self.remote else os.cpu_count() or 1
-
-    def path(self, path: Path) -> Path:
-        """Return where something of the project lies there."""
-        return self.remote.path(path) if self.remote else path
-
-    def tree(self, root: Path, tree: Path) -> Path:
-        """Return a tree there like one that was made here for the project below `root`."""
-        return self.remote.tree(root, tree) if self.remote else tree
-
-    def copy(self, root: Path, tree: Path | None = None) -> tuple[Path, Path] | None:
-        """Return a folder around the project and what it is there, or `root` and a tree of it.
-
-        None where the project lies there as it does here.
-        """
-        if tree is not None:
-            return root, self.tree(root, tree)
-        return self.remote.copied(root) if self.remote else None
-
-    def environment_on(self, device: Device) -> dict[str, str]:
-        """Return what a process on one of its devices gets."""
-        return {**self.environment, **self.placement.host.pin(device)}
 
 
 class Place(NamedTuple):
@@ -80,7 +37,7 @@ class Sites:
         self.homes: dict[str, str] = {}
         #: The host of each lane that xdist's options ask for, "" for this one; none: serial.
         self.asked = hosts_of(config)
-        self._remotes: dict[str, Future[Site]] = {}
+        self._remotes: dict[str, Future[RemoteHost]] = {}
         self._connecting = ThreadPoolExecutor(thread_name_prefix="kopt-hosts")
 
     @property
@@ -113,7 +70,7 @@ class Sites:
         if self.asked and (name := self.asked[place]):
             self.homes[nodeid] = name
 
-    def reach(self, open_site: Callable[[str], Site]) -> None:
+    def reach(self, open_site: Callable[[str], RemoteHost]) -> None:
         """Connect to the other hosts in the background; what fails is raised when one is used."""
         for name in dict.fromkeys(filter(None, self.asked)):
             self._remotes[name] = self._connecting.submit(open_site, name)
@@ -131,8 +88,8 @@ class Sites:
                 )
             site = site or self.first
             by_site.setdefault(id(site), (site, {}))[1][nodeid] = uuid
-            if site.remote:
-                self.homes[nodeid] = site.remote.name
+            if site.name:
+                self.homes[nodeid] = site.name
         return [
             Place(site, device, ids)
             for site, members in by_site.values()
@@ -152,8 +109,8 @@ class Sites:
         """Close the connections, and with them what runs at their other ends."""
         self._connecting.shutdown()
         for future in self._remotes.values():
-            if future.exception() is None and (remote := future.result().remote):
-                remote.end()
+            if future.exception() is None:
+                future.result().end()
         self._remotes.clear()
 
 

@@ -19,12 +19,12 @@ from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.details import choices_of, merged_choices
 from pytest_kopt.cases.order import CANDIDATE, ArmsOrder, Choices, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
-from pytest_kopt.devices.pinning import Placement, place
+from pytest_kopt.devices.pinning import place
 from pytest_kopt.imports import Finder
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.sites import Place, Site, Sites, connect
+from pytest_kopt.processes.sites import Place, Sites, connect
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.tree import project_files
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_kopt.paired.comparison import Comparison
     from pytest_kopt.processes.case_processes import CaseProcesses
     from pytest_kopt.processes.profiler import Profiler
+    from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.kernel_table import CaseProfile
 
 
@@ -142,7 +143,7 @@ class Measurements:
         if not self.sites.has_here:
             return
         placement = place(self.orders.device, self.orders.target, wait_minutes, say)
-        self.sites.here = replace(self.sites.here, placement=placement)
+        self.sites.here.placement = placement
         if serves_itself and not self.sites.asked:
             os.environ.update(placement.host.pin(placement.best))
 
@@ -298,14 +299,12 @@ class Measurements:
 
     def _site_there(
         self, wait_minutes: float | None, say: Callable[[str], None], name: str
-    ) -> Site:
+    ) -> RemoteHost:
         """Connect to another host; AllGpusBusy or BadInput where nothing can be measured there."""
         remote = connect(self._config, name, say)
-        remote.open(
-            self._settings.device, self.orders.target, self.common_environment, wait_minutes
-        )
-        placement = Placement(remote, remote.devices, remote.best, say, wait_minutes)
-        return Site(remote.kind, remote, placement, remote.environment, remote)
+        option, target = self._settings.device, self.orders.target
+        remote.open(option, target, self.common_environment, wait_minutes)
+        return remote
 
     @cached_property
     def _reached(self) -> tuple[set[str], set[Path]]:
