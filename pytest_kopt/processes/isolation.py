@@ -18,7 +18,6 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -28,25 +27,13 @@ from pytest_kopt.devices.lock import DIRECTORY, open_lock
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP, _CLONE3 = 444, 445, 446, 425, 435
 
 
-@dataclass(frozen=True, slots=True)
-class _Architecture:
-    """The name of a processor's architecture in seccomp, and numbers of its system calls."""
-
-    name: int
-    seccomp: int
-    socket: int
-    prctl: int
-    clone: int
-    #: Calls that set limits, priority or processors of the process that an argument names: prlimit,
-    #: sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr (the first argument),
-    #: setpriority, ioprio_set (the second).
-    by_first: tuple[int, ...]
-    by_second: tuple[int, ...]
-
-
+#: The name of a processor's architecture in seccomp, and its numbers of seccomp, socket, prctl and
+#: clone. Then calls that set limits, priority or processors of the process that an argument names:
+#: prlimit, sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr (the first
+#: argument), setpriority, ioprio_set (the second).
 _ARCHITECTURES = {
-    "x86_64": _Architecture(0xC000003E, 317, 41, 157, 56, (302, 203, 144, 142, 314), (141, 251)),
-    "aarch64": _Architecture(0xC00000B7, 277, 198, 167, 220, (261, 122, 119, 118, 274), (140, 30)),
+    "x86_64": (0xC000003E, 317, 41, 157, 56, (302, 203, 144, 142, 314), (141, 251)),
+    "aarch64": (0xC00000B7, 277, 198, 167, 220, (261, 122, 119, 118, 274), (140, 30)),
 }
 _X32 = 0x40000000
 _PR_SET_NO_NEW_PRIVS = 38
@@ -133,7 +120,7 @@ def isolate(scratch: Path, hidden: Sequence[Path], more: Sequence[Path] = ()) ->
         _refuse_files(writable, hidden, version)
         if platform.machine() in _ARCHITECTURES:
             has_gpu = any(_found("/dev", ("nvidia[0-9]*", "kfd")))
-            _refuse_calls(_ARCHITECTURES[platform.machine()], has_local_sockets=has_gpu)
+            _refuse_calls(platform.machine(), has_local_sockets=has_gpu)
     except OSError:
         # What is around us, a container, leaves no room for more.
         return False
@@ -307,7 +294,7 @@ def _allow(ruleset: int, path: str | Path, rights: int) -> None:
         os.close(descriptor)
 
 
-def _refuse_calls(architecture: _Architecture, *, has_local_sockets: bool) -> None:
+def _refuse_calls(machine: str, *, has_local_sockets: bool) -> None:
     """Have seccomp refuse sockets, io_uring's too, and to set what other processes may use.
 
     All that this process starts stays below it. Drivers of GPUs talk to their servers through
@@ -315,19 +302,20 @@ def _refuse_calls(architecture: _Architecture, *, has_local_sockets: bool) -> No
     """
     load, equal, at_least, has_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     number, name, first, second = 0, 4, 16, 24
+    here, seccomp, socket, prctl, clone, by_first, by_second = _ARCHITECTURES[machine]
     allow, refuse = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.EACCES)
     # Another architecture numbers its calls otherwise, and so does x32.
-    program = [(load, 0, 0, name), (equal, 1, 0, architecture.name), refuse, (load, 0, 0, number)]
+    program = [(load, 0, 0, name), (equal, 1, 0, here), refuse, (load, 0, 0, number)]
     program += [(at_least, 0, 1, _X32), refuse, (equal, 0, 1, _IO_URING_SETUP), refuse]
     # Its flags lie in memory, where no filter sees them; C libraries then call clone.
     program += [(equal, 0, 1, _CLONE3), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
     local = 1 if has_local_sockets else _NO_FAMILY
-    rules = [(architecture.socket, first, equal, local, (allow, refuse))]
-    rules += [(call, first, equal, 0, (allow, refuse)) for call in architecture.by_first]
-    rules += [(call, second, equal, 0, (allow, refuse)) for call in architecture.by_second]
+    rules = [(socket, first, equal, local, (allow, refuse))]
+    rules += [(call, first, equal, 0, (allow, refuse)) for call in by_first]
+    rules += [(call, second, equal, 0, (allow, refuse)) for call in by_second]
     rules += [
-        (architecture.prctl, first, equal, _PR_SET_CHILD_SUBREAPER, (refuse, allow)),
-        (architecture.clone, first, has_bit, _CLONE_PARENT, (refuse, allow)),
+        (prctl, first, equal, _PR_SET_CHILD_SUBREAPER, (refuse, allow)),
+        (clone, first, has_bit, _CLONE_PARENT, (refuse, allow)),
     ]
     for call, argument, test, value, then in rules:
         program += [(equal, 0, 4, call), (load, 0, 0, argument), (test, 0, 1, value), *then]
@@ -335,4 +323,4 @@ def _refuse_calls(architecture: _Architecture, *, has_local_sockets: bool) -> No
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
     filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
     # Without the brake that a filter puts on speculation: what is timed shall be as fast as ever.
-    _call(architecture.seccomp, 1, 4, filters)
+    _call(seccomp, 1, 4, filters)
