@@ -8,7 +8,6 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import levels, tips
@@ -108,6 +107,10 @@ class CampaignTrial:
         self.settings, self.campaign, self.policy, self.watch = settings, campaign, policy, watch
         #: Those given with `--kopt-notes`, and all of the round so far.
         self.notes, self.round_notes = notes, Notes()
+        #: Variables that every process which runs kernel code gets.
+        self.environment = campaign.manifest.env
+        #: The file that says how far the session is.
+        self.running_file = campaign.layout.running
         self.started = now()
         #: The round, for a final comparison the best one; the subject, for the header line.
         self.number, self.title = 0, ""
@@ -147,16 +150,6 @@ class CampaignTrial:
     def is_settled(self) -> bool:
         """Whether the verdict is known without running anything: both versions are the same."""
         return self.same_as is not None
-
-    @property
-    def running_file(self) -> Path | None:
-        """The file that says how far the session is."""
-        return self.campaign.layout.running
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """Variables that every process which runs kernel code gets."""
-        return self.campaign.manifest.env
 
     @property
     def selected(self) -> tuple[str, ...]:
