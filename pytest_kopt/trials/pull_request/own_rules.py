@@ -263,27 +263,23 @@ def differences(then: CaseResult, now: CaseResult, policy: Policy) -> Iterator[t
     for name in gates_now if gates else ():
         if name not in gates:
             yield f"checks {name} as well", False
-    for text, old, new in (
+    domain, domain_now = ({*(side.domain or ())} for side in (before, after))
+    for text, old, new, loosens in (
+        ("excludes {} by its domain", domain.difference(USES), domain_now.difference(USES), True),
+        ("declares input {} a weight", before.weights, after.weights, True),
+        ("lets input {} hold results after a call (writes)", before.writes, after.writes, True),
         (
-            "excludes {} by its domain",
-            {*(before.domain or ())}.difference(USES),
-            {*(after.domain or ())}.difference(USES),
+            "lets input {} hold anything after a call (consumes)",
+            before.consumes,
+            after.consumes,
+            True,
         ),
-        ("declares input {} a weight", before.weights, after.weights),
-        ("lets input {} hold results after a call (writes)", before.writes, after.writes),
-        ("lets input {} hold anything after a call (consumes)", before.consumes, after.consumes),
+        ("requires {} by its domain", domain & {*USES}, domain_now & {*USES}, False),
     ):
         if more := sorted(map(str, {*(new or ())} - {*(old or ())})):
-            yield text.format(", ".join(more)), True
+            yield text.format(", ".join(more)), loosens
         if less := sorted(map(str, {*(old or ())} - {*(new or ())})):
-            yield f"no longer {text.format(', '.join(less))}", False
-    uses, uses_now = (
-        {*(domain or ())}.intersection(USES) for domain in (before.domain, after.domain)
-    )
-    if dropped := ", ".join(sorted(uses - uses_now)):
-        yield f"no longer requires {dropped} by its domain", True
-    if added := ", ".join(sorted(uses_now - uses)):
-        yield f"requires {added} by its domain", False
+            yield f"no longer {text.format(', '.join(less))}", not loosens
     if before.nan != after.nan:
         yield f"declares nan={after.nan!r}, the base {before.nan!r}", bool(after.nan)
     for name in ("deterministic", "batch_invariant"):
