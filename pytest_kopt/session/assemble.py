@@ -113,7 +113,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         # A worker of xdist in a run that asked for nothing: the main process takes its rows.
         manager.register(Worker(config, orders), WORKER)
         return
-    trial = None if config.option.collectonly else _trial(config, settings, orders)
+    trial = None if config.option.collectonly else _trial(config, settings)
     if trial is not None:
         # A verdict needs every case, also those behind one that fails.
         config.option.maxfail = 0
@@ -142,12 +142,12 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
             load_student()
 
 
-def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:
+def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
     if settings.base is not None:
         from pytest_kopt.trials.pull_request.against_base import PullRequestGate
 
-        return PullRequestGate(config, settings, orders)
+        return PullRequestGate(config, settings)
     if settings.round is not None:
         from pytest_kopt.trials.harness import PytestSetup
         from pytest_kopt.trials.opening import open_trial

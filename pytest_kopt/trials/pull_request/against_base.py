@@ -44,7 +44,6 @@ from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request.base import (
     Base,
-    Reach,
     check_known,
     harness_of,
     ignored_among,
@@ -86,11 +85,10 @@ class PullRequestGate:
     #: Variables that every process which runs kernel code gets.
     environment: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         assert settings.base is not None
         self.config, self.settings = config, settings
         self.policy = policies.load(settings.policy or "primus")
-        self._orders = replace(session, purpose=Purpose.COMPARISON)
         here = Path(config.invocation_params.dir)
         shown = getattr(config.pluginmanager.get_plugin(IN_TREE), "base", "")
         self.other = base = Base.of(settings.base, settings.root, here, shown)
@@ -113,7 +111,6 @@ class PullRequestGate:
         #: Sources that git ignores, as far as no build makes them for each version.
         asks_git = base.commit and not command
         self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
-        self._reach = Reach(base.root, settings.root, rebuilds=bool(command))
 
     @property
     def title(self) -> str:
@@ -125,6 +122,7 @@ class PullRequestGate:
         return not (self._differing or self._ignored)
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
+        self._orders = replace(session, purpose=Purpose.COMPARISON)
         return self._orders
 
     def begin(self) -> str:
@@ -150,7 +148,7 @@ class PullRequestGate:
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         judging.check_some(ids, collector, "--kopt-base")
         files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
-        self._tests = {*map(self._reach.in_tree, files)}
+        self._tests = {*map(self.other.in_tree, files)}
         self._check_base_imports(ids)
         self._check_same_ids(ids)
 
@@ -321,7 +319,7 @@ class PullRequestGate:
 
         Files that tests alone read are as they are now for both versions.
         """
-        used, opened = self._reach.used(results), self._reach.opened(results)
+        used, opened = self.other.used(results), self.other.opened(results)
         ignored = self._ignored & used
         if self.other.commit and not self._builds:
             ignored |= ignored_among(self.other.root, opened)
@@ -335,7 +333,7 @@ class PullRequestGate:
 
     def _reads(self, harness: Collection[str], readers: Iterable[str]) -> bool:
         """Say whether one of the `readers` of a file, below the root, is no harness."""
-        return not {*map(self._reach.in_tree, filter(None, readers))}.issubset(harness)
+        return not {*map(self.other.in_tree, filter(None, readers))}.issubset(harness)
 
     def _around(
         self, results: Sequence[CaseResult]
@@ -361,10 +359,10 @@ class PullRequestGate:
         root, setup = self.settings.root, PytestSetup.of(self.config)
         plugins = plugin_files(self.config, root.resolve())
         harness, needed = harness_of(root, results, setup, plugins)
-        harness = {*map(self._reach.in_tree, harness)}
-        opened = self._reach.opened(results).items()
+        harness = {*map(self.other.in_tree, harness)}
+        opened = self.other.opened(results).items()
         read = {path for path, readers in opened if self._reads(harness, readers)}
-        return harness, read.union(map(self._reach.in_tree, needed))
+        return harness, read.union(map(self.other.in_tree, needed))
 
     @property
     def _base_copy(self) -> tuple[Path, Path]:
@@ -385,7 +383,7 @@ class PullRequestGate:
         return self._trees.having(old | {**around}, kernels, own)
 
     def _audit(self, results: Sequence[CaseResult], kernels: Collection[str]) -> list[Finding]:
-        loaded = {self._reach.in_tree(file) for file in loaded_by(results)}
+        loaded = {self.other.in_tree(file) for file in loaded_by(results)}
         paths = sorted(loaded.intersection(kernels))
         now = {path: (self.other.root / path).read_bytes() for path in paths}
         then = {path: self.other.old[path] or b"" for path in paths}
@@ -406,11 +404,13 @@ class PullRequestGate:
                 "the kernels are the same code as" if same_code else "no kernel code changed since"
             )
             return self._nothing(f"{why} {self.other}", judging.same_shapes(results))
-        if not self._reach.any_used(kernels, results):
+        if not (self._builds or self.other.any_used(kernels, results)):
             return self._nothing(self._unreached(results, kernels), judging.same_shapes(results))
         both = [result for result in results if result.nodeid not in apart]
         timed, interpreted = judging.by_clock(both)
-        reached = [case for case in interpreted if self._reach.any_called(kernels, case)]
+        # A command that rebuilds kernels may read any of its files.
+        is_open = bool(self._builds)
+        reached = [c for c in interpreted if is_open or self.other.any_called(kernels, c)]
         same: dict[str, Same] = {c.nodeid: "source" for c in interpreted if c not in reached}
         paired = None
         if timed:

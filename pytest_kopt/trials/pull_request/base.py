@@ -43,6 +43,8 @@ class Base:
     root: Path
     #: The base's content of each changed path below the root, None where it did not exist.
     old: Mapping[str, bytes | None]
+    #: pytest's root directory: paths of cases are below it, all others below the root.
+    tests_root: Path
 
     def __str__(self) -> str:
         return f"--kopt-base {self.name} ({self.commit[:12]})" if self.commit else self.name
@@ -58,11 +60,11 @@ class Base:
         is_ref = repository is not None and repository.commit_of(name) is not None
         if name and not is_ref and (here / name).exists():
             old = contents_of(here / name, root.resolve())
-            return cls(shown or name, "", root.resolve(), old)
-        return cls._of_ref(name, repository, shown or name)
+            return cls(shown or name, "", root.resolve(), old, root.resolve())
+        return cls._of_ref(name, repository, shown or name, root.resolve())
 
     @classmethod
-    def _of_ref(cls, ref: str, repository: Repository | None, shown: str) -> Base:
+    def _of_ref(cls, ref: str, repository: Repository | None, shown: str, root: Path) -> Base:
         """Find the merge base and the changes; BadInput where there is none."""
         refused = partial(BadInput, where=f"--kopt-base {ref}")
         if repository is None or repository.head is None:
@@ -83,7 +85,45 @@ class Base:
         if commit is None:
             what = "has no common history with HEAD here"
             raise refused(what, fix=cut or "name a branch that shares commits with HEAD")
-        return cls(shown, commit, repository.root.resolve(), contents_at(repository, commit))
+        tree = repository.root.resolve()
+        return cls(shown, commit, tree, contents_at(repository, commit), root)
+
+    def in_tree(self, path: str) -> str:
+        """Return a path below pytest's root as one in the work tree."""
+        inside = self.tests_root.relative_to(self.root)
+        return str(PurePosixPath(inside.as_posix()) / path)
+
+    def used(self, results: Sequence[CaseResult]) -> set[str]:
+        """Return what the processes of these cases imported and opened."""
+        return {*map(self.in_tree, loaded_by(results)), *self.opened(results)}
+
+    def opened(self, results: Sequence[CaseResult]) -> dict[str, set[str]]:
+        """Return what was opened, each with the sources below the root that had it opened."""
+        return {self.in_tree(path): by for path, by in opened_by(results).items()}
+
+    def any_used(self, changed: Iterable[str], results: Sequence[CaseResult]) -> bool:
+        """Say whether these cases may use one of the changed files."""
+        loaded, opened = loaded_by(results), self.opened(results)
+        return any(self._may_be_used(path, loaded, opened) for path in changed)
+
+    def any_called(self, changed: Iterable[str], case: CaseResult) -> bool:
+        """Say whether the function of a case, whose files are in evidence, may use one of them."""
+        used = {*(case.evidence.used or ())}
+        strangers = loaded_by([case]) - used
+        opened = {path for path, by in self.opened([case]).items() if not strangers.issuperset(by)}
+        return any(self._may_be_used(path, used, opened) for path in changed)
+
+    def _may_be_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
+        """Say whether it is not shown that who `loaded` and `opened` files leaves one alone.
+
+        Files that are gone, or lie outside of the root, were not looked for.
+        """
+        place = self.root / path
+        is_heard_of = place.is_file() and place.is_relative_to(self.tests_root)
+        if not is_heard_of or path in opened:
+            return True
+        is_unheard = is_built(place) or is_read_unheard(place)
+        return is_unheard or place.relative_to(self.tests_root).as_posix() in loaded
 
 
 def take_inventory(
@@ -167,54 +207,6 @@ def harness_of(
 
 def is_conftest(path: str) -> bool:
     return PurePosixPath(path).name == "conftest.py"
-
-
-class Reach:
-    """Tells who uses changed files; a path is one in the work tree, a case's are below the root."""
-
-    def __init__(self, tree: Path, root: Path, *, rebuilds: bool) -> None:
-        """Take a work tree, and pytest's `root` in it.
-
-        A command that `rebuilds` kernels may read any of its files.
-        """
-        self._tree, self._root, self._rebuilds = tree, root.resolve(), rebuilds
-
-    def in_tree(self, path: str) -> str:
-        """Return a path below the root as one in the work tree."""
-        inside = self._root.relative_to(self._tree)
-        return str(PurePosixPath(inside.as_posix()) / path)
-
-    def used(self, results: Sequence[CaseResult]) -> set[str]:
-        """Return what the processes of these cases imported and opened."""
-        return {*map(self.in_tree, loaded_by(results)), *self.opened(results)}
-
-    def opened(self, results: Sequence[CaseResult]) -> dict[str, set[str]]:
-        """Return what was opened, each with the sources below the root that had it opened."""
-        return {self.in_tree(path): by for path, by in opened_by(results).items()}
-
-    def any_used(self, changed: Iterable[str], results: Sequence[CaseResult]) -> bool:
-        """Say whether these cases may use one of the changed files."""
-        loaded, opened = loaded_by(results), self.opened(results)
-        return any(self._may_be_used(path, loaded, opened) for path in changed)
-
-    def any_called(self, changed: Iterable[str], case: CaseResult) -> bool:
-        """Say whether the function of a case, whose files are in evidence, may use one of them."""
-        used = {*(case.evidence.used or ())}
-        strangers = loaded_by([case]) - used
-        opened = {path for path, by in self.opened([case]).items() if not strangers.issuperset(by)}
-        return any(self._may_be_used(path, used, opened) for path in changed)
-
-    def _may_be_used(self, path: str, loaded: Collection[str], opened: Collection[str]) -> bool:
-        """Say whether it is not shown that who `loaded` and `opened` files leaves one alone.
-
-        Files that are gone, or lie outside of the root, were not looked for.
-        """
-        place = self._tree / path
-        is_heard_of = place.is_file() and place.is_relative_to(self._root)
-        if self._rebuilds or not is_heard_of or path in opened:
-            return True
-        is_unheard = is_built(place) or is_read_unheard(place)
-        return is_unheard or place.relative_to(self._root).as_posix() in loaded
 
 
 def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
