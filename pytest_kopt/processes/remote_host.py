@@ -374,18 +374,18 @@ class HostAgent:
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
 
     def read(self, device: str) -> dict[str, Any]:
-        return asdict(self._host.read(self._device(device)))
+        return asdict(self._host.read(self._devices[device]))
 
     def glance(self, device: str) -> dict[str, Any]:
-        return asdict(self._host.glance(self._device(device)))
+        return asdict(self._host.glance(self._devices[device]))
 
     def strangers(self, device: str, minutes: float) -> None:
         """Return when nobody else computes on a device; AllGpusBusy."""
-        self._host.keep_strangers_off(self._device(device), minutes, self._say)
+        self._host.keep_strangers_off(self._devices[device], minutes, self._say)
 
     def lock(self, device: str) -> None:
         lock = ExitStack()
-        lock.enter_context(self._host.lock(self._device(device)))
+        lock.enter_context(self._host.lock(self._devices[device]))
         self._locks[device] = lock
 
     def unlock(self, device: str) -> None:
@@ -400,9 +400,6 @@ class HostAgent:
         for launched in list(self._running):
             launched.kill()
         self._launcher.end()
-
-    def _device(self, uuid: str) -> Any:
-        return self._devices[uuid]
 
     def _follow(self, launched: Launched, talk: Any, end: Any) -> None:
         """Hand on messages up to the process's end, then how it ended and what it printed."""

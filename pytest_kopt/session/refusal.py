@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 import pytest
 
@@ -15,7 +16,7 @@ from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.columns import resolve
+from pytest_kopt.schema.columns import Schema, resolve
 from pytest_kopt.schema.metrics import primary_names
 
 #: The section of a report that marks it as a refusal.
@@ -38,8 +39,8 @@ def check_cases(cases: Sequence[pytest.Item], orders: WorkerOrders) -> None:
         _have_references(cases)
     if orders.has_one_schema and orders.expected is None:
         _have_one_schema(cases)
-    if orders.metric:
-        have_metric(cases, orders.metric)
+    for _, schema in islice(_schemas(cases) if orders.metric else (), 1):
+        primary_names(orders.metric, [column.name for column in schema.columns])
 
 
 def refused(report: pytest.CollectReport) -> str:
@@ -55,31 +56,21 @@ def _have_references(cases: Sequence[pytest.Item]) -> None:
             raise undecidable(test)
 
 
-def have_metric(cases: Sequence[pytest.Item], metric: str) -> None:
-    """Raise BadInput where a case's schema does not have what is to decide."""
+def _schemas(cases: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, Schema]]:
+    """Yield cases with their schema; a marker that cannot be read is refused when its case runs."""
     for test in cases:
         with suppress(BadInput):
-            schema = resolve(marked_schema(test), test.nodeid)
-            break
-    else:
-        return
-    primary_names(metric, [column.name for column in schema.columns])
+            yield test, resolve(marked_schema(test), test.nodeid)
 
 
 def _have_one_schema(cases: Sequence[pytest.Item]) -> None:
-    """Compare the markers; one that cannot be read is refused when its case runs."""
-    first = None
-    for test in cases:
-        try:
-            schema = resolve(marked_schema(test), test.nodeid)
-        except BadInput:
-            continue
-        if first is None:
-            first, first_schema = test, schema
-        elif schema != first_schema:
+    schemas = [*_schemas(cases)]
+    for test, another in schemas[1:]:
+        first, schema = schemas[0]
+        if another != schema:
             raise BadInput(
-                f"cases of one CSV have one schema, but {first.nodeid} has {first_schema.name!r}, "
-                f"{test.nodeid} has {schema.name!r}",
+                f"cases of one CSV have one schema, but {first.nodeid} has {schema.name!r}, "
+                f"{test.nodeid} has {another.name!r}",
                 fix="name the tests of one function; without a campaign --summary-csv=DIR/ writes "
                 "one CSV for each",
             )
