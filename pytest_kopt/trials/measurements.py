@@ -249,26 +249,18 @@ class Measurements:
         lanes = self._lanes(ids)
         # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK
-        if self._compares_autotuned(versions):
+        current_best = [versions.trees[0].place / path for path in versions.changed]
+        is_mentioned = self._is_autotuned or _mention_autotuning(current_best)
+        if is_mentioned or self._choices_of(self._root):
             self._tune(ids, versions)
         self.progress.begin(phase, most * len(lanes), "replicates")
         return Comparison(self._config, self.orders, lanes, versions, self.progress, most)
 
-    @property
-    def _is_autotuned(self) -> bool:
-        """Whether kernels of the cases are autotuned, by their sources or the baseline."""
-        expected = self.orders.expected or ()
-        return any(case.autotuned for case in expected) or self._mentions_autotuning
-
     @cached_property
-    def _mentions_autotuning(self) -> bool:
-        return _mention_autotuning(self._reached[1])
-
-    def _compares_autotuned(self, versions: Versions) -> bool:
-        """Say whether a version has an autotuned kernel, by its source or by its check."""
-        current_best = [versions.trees[0].place / path for path in versions.changed]
-        is_mentioned = self._is_autotuned or _mention_autotuning(current_best)
-        return is_mentioned or bool(self._choices_of(self._root))
+    def _is_autotuned(self) -> bool:
+        """Whether kernels of the cases are autotuned, by the baseline or their sources."""
+        expected = self.orders.expected or ()
+        return any(case.autotuned for case in expected) or _mention_autotuning(self._reached[1])
 
     def _tune(self, ids: Sequence[str], versions: Versions) -> None:
         """Have each version of the cases choose its kernels' configurations, for all processes.
