@@ -86,7 +86,7 @@ def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
         compile_from_source()
     serve = early_config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
-        if serve.orders.purpose.decides:
+        if serve.orders.decides:
             with kept_bytecode():
                 from pytest_kopt.session.worker import audit_hook_of
 

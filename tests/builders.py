@@ -13,7 +13,7 @@ from hypothesis import settings
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.order import Bench, Purpose
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.decide.inference import log_ratio
 from pytest_kopt.decide.known_noise import Noise
@@ -139,7 +139,7 @@ def a_bench(
         "bitwise_stable": bitwise_stable,
     }
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
-    more = {"purpose": Purpose.VERDICT, **more}
+    more = {"decides": True, **more}
     return Bench("cpu", "auto", seed, expected=None if freezes else (frozen,), **more)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import Bench, Purpose, WorkerOrders
+from pytest_kopt.cases.order import Bench, WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.cases.running.run_case import run_case
 from pytest_kopt.decide.grounds import by_ground
@@ -103,7 +103,7 @@ def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
     plain = plain_bench()
     assert plain.times("t.py::a", False) and not plain.times("t.py::a", True)
     assert not replace(plain, untimed=("t.py::a",)).times("t.py::a", False)
-    judging = replace(plain, purpose=Purpose.VERDICT)
+    judging = replace(plain, decides=True)
     assert judging.times("t.py::a", True)
     assert not replace(judging, only_checks=True).times("t.py::a", False)
 

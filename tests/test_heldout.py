@@ -203,7 +203,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from pytest_kopt.cases.order import Bench, Purpose
+from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running import heldout
 
 
@@ -232,7 +232,7 @@ def kopt(request, monkeypatch):
         case = declare(request.node.nodeid, "single", fn, **declared)
         monkeypatch.setattr(heldout, "checking_lock", lambda *_: nullcontext())
         monkeypatch.setattr(heldout, "timing_lock", lambda *_: nullcontext())
-        bench = SimpleNamespace(device="cpu", uuid="", waiting=None, purpose=Purpose.VERDICT)
+        bench = SimpleNamespace(device="cpu", uuid="", waiting=None, decides=True)
         versions = {"incumbent": good, "candidate": VERSION[-1]}
         trials = [*heldout.try_case(request.node, case, versions, bench, 5)]
         assert not [trial for trial in trials if trial.nodeid != request.node.nodeid]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.evidence import SLOW
-from pytest_kopt.cases.order import ArmsOrder, Bench, Purpose, hold_against_baseline
+from pytest_kopt.cases.order import ArmsOrder, Bench, hold_against_baseline
 from pytest_kopt.cases.protocol import (
     CaseServed,
     CheckCase,
@@ -193,7 +193,7 @@ class Kopt:
             return tuple(path.as_posix() for path in below)
 
         home = Path(evidence.home or "")
-        used, compared = None, self._bench.purpose is Purpose.COMPARISON
+        used, compared = None, self._bench.compares
         if compared and evidence.interpreted and result.check == "PASS":
             # No process that compares versions will say so: it is not timed.
             used = inside(*map(str, files_used(case, root, self._bench.session_seed)))
@@ -228,7 +228,7 @@ class Kopt:
 
     def _admit(self, case: Case, root: Path) -> None:
         """Skip a case that is not selected; raise BadInput where it is imported from elsewhere."""
-        if self._bench.purpose.decides:
+        if self._bench.decides:
             from pytest_kopt.versions.executed_files import check_imported_here
 
             called = getattr(case.function, "__module__", None) or ""

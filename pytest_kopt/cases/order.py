@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +100,6 @@ class ArmsOrder:
         )
 
 
-class Purpose(str, Enum):
-    """The purpose of the rows of cases."""
-
-    #: Whoever reads them; other tests run beside the cases.
-    ROWS = "rows"
-    #: A verdict that rests on the times in them, or a baseline.
-    VERDICT = "verdict"
-    #: A verdict that rests on a comparison of two versions, which follows.
-    COMPARISON = "comparison"
-
-    @property
-    def decides(self) -> bool:
-        return self is not Purpose.ROWS
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerOrders:
     """The facts that a worker needs about the session."""
@@ -129,8 +113,10 @@ class WorkerOrders:
     timeout: float = 300.0
     #: Which of the option's suites runs.
     suite: str = "standard"
-    #: What rows are for; a test that is no case runs only where they decide nothing.
-    purpose: Purpose = Purpose.ROWS
+    #: Whether rows are for a verdict or a baseline; a test that is no case runs only if not.
+    decides: bool = False
+    #: Whether that verdict rests on a comparison of two versions, which follows.
+    compares: bool = False
     #: Whether cases that are not the baseline's have one schema, since all rows stand in one CSV.
     has_one_schema: bool = False
     #: The baseline's cases (None: nothing is frozen).
@@ -213,12 +199,12 @@ class Bench(WorkerOrders):
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
         if self.only_checks or nodeid in self.untimed:
             return False
-        return self.purpose.decides or not interpreted
+        return self.decides or not interpreted
 
     @property
     def freezes(self) -> bool:
         """Whether this run is the baseline itself, or decides without any."""
-        return self.purpose.decides and self.expected is None
+        return self.decides and self.expected is None
 
     def frozen(self, nodeid: str) -> ExpectedCase:
         """Return what the baseline knows of a case, one of which nothing is known without it."""

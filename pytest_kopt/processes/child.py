@@ -157,7 +157,7 @@ class Child:
             entries = env["PYTHONPATH"].split(os.pathsep)
             env["PYTHONPATH"] = os.pathsep.join(map(moved, entries))
         launched = starter.start(env, moved(str(config.invocation_params.dir)))
-        hidden = config.stash.get(HIDDEN, None) if orders.purpose.decides else None
+        hidden = config.stash.get(HIDDEN, None) if orders.decides else None
         if hidden and orders.arms and orders.arms.is_judge:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.cases.order import Purpose, WorkerOrders, derive, fresh_session_seed
+from pytest_kopt.cases.order import WorkerOrders, derive, fresh_session_seed
 from pytest_kopt.devices.vendor import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import SERVE, WORKERINPUT
@@ -137,7 +137,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Sanitizing(config, controller.measurements, settings.sanitize))
     if controller.judges and not controller.is_settled:
         controller.measurements.warm_up()
-        if controller.orders.purpose is Purpose.COMPARISON:
+        if controller.orders.compares:
             # The parent of the processes imports torch meanwhile.
             load_student()
 

@@ -35,7 +35,7 @@ def refusing(config: pytest.Config) -> Iterator[None]:
 
 def check_cases(cases: Sequence[pytest.Item], orders: WorkerOrders) -> None:
     """Raise BadInput where one CSV cannot hold these cases, or nothing can judge them."""
-    if orders.purpose.decides:
+    if orders.decides:
         _have_references(cases)
     if orders.has_one_schema and orders.expected is None:
         _have_one_schema(cases)

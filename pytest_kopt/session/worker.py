@@ -119,7 +119,7 @@ class Worker:
 
         If nothing is judged, a module that builds for long at its import may do so.
         """
-        if not self.orders.purpose.decides or not isinstance(collector, pytest.Module):
+        if not self.orders.decides or not isinstance(collector, pytest.Module):
             return (yield)
         self._seed(collector.nodeid, "import")
         with self._limit.watching():
@@ -146,12 +146,12 @@ class Worker:
 
     def _seed(self, nodeid: str, purpose: str) -> None:
         """Have what a project draws without a seed of its own be the same in all processes."""
-        if self.orders.purpose.decides:
+        if self.orders.decides:
             seed_everything(derive(self.orders.setup_seed, nodeid, purpose))
 
     def select(self, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
-        if self.orders.purpose.decides:
+        if self.orders.decides:
             keep = [test for test in items if self._is_case(test)]
             dropped = [test for test in items if not self._is_case(test)]
             if dropped:
@@ -215,7 +215,7 @@ class Worker:
         if _has_row(pyfuncitem):
             return outcome
         measured = benchmark.result(pyfuncitem, timed, dims, label)
-        if measured is not None and self.orders.purpose.decides:
+        if measured is not None and self.orders.decides:
             measured = CaseResult(pyfuncitem.nodeid, refusal=str(benchmark.undecidable(pyfuncitem)))
         if measured is not None:
             send(pyfuncitem, measured)
@@ -287,7 +287,7 @@ def bench_of(orders: WorkerOrders, **more: Any) -> Bench:
         more["gpu_block_ms"] = _PAIR_GPU_MS
     elif orders.iterations:
         more["cpu"] = WallEngine(iterations=orders.iterations)
-    elif not orders.purpose.decides:
+    elif not orders.decides:
         calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
         more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
     more |= {part.name: getattr(orders, part.name) for part in fields(orders)}

@@ -21,7 +21,7 @@ from pytest_kopt.campaign.recording import record_attempt, record_no_idle_gpu
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.case_rooflines import rooflines
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.order import Purpose, WorkerOrders
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Check, Collector, ExpectedCase, loaded_by, names
 from pytest_kopt.clock import now
 from pytest_kopt.decide.grounds import Ground, Observation, incomplete
@@ -246,13 +246,13 @@ class CampaignTrial:
         manifest, device = self.campaign.manifest, session.device
         if manifest.target_gpu == "cpu":
             device = choose(self.settings.device, target=manifest.target_gpu)
-        is_compared = bool(self.frozen) and self.settings.compare != "stored"
         return replace(
             session,
             device=device,
             engine=engine_of(self),
             only_checks=self.only_checks,
-            purpose=Purpose.COMPARISON if is_compared else Purpose.VERDICT,
+            decides=True,
+            compares=bool(self.frozen) and self.settings.compare != "stored",
             classes=self.classes.columns,
             expected=tuple(self.frozen.values()) or None,
             target=manifest.target_gpu,

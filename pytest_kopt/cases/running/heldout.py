@@ -83,7 +83,7 @@ def try_case(
     The axes that could not be tried come last, with the reason.
     """
     seed = derive(secret, case.nodeid, "held out")
-    is_alone = not bench.purpose.decides
+    is_alone = not bench.decides
     spent, is_over = 0.0, False
     judged, missed = set[tuple[Kind, str]](), dict[tuple[Kind, str], str]()
     with ExitStack() as fixtures, _ending_if_lost(bench.device), nearest_choices():

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.details import in_a_line, with_details
-from pytest_kopt.cases.order import Purpose, WorkerOrders
+from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
 from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.conclusion import with_untimed, without
@@ -122,7 +122,7 @@ class PullRequestGate:
         return not (self._differing or self._ignored)
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
-        self._orders = replace(session, purpose=Purpose.COMPARISON)
+        self._orders = replace(session, decides=True, compares=True)
         return self._orders
 
     def begin(self) -> str:
