@@ -100,19 +100,18 @@ class Profiler:
     def _run_under(
         self, tool_words: Sequence[str], directory: Path, nodeid: str, steps: int
     ) -> str:
-        """Run steps of a case in a worker that a tool starts: orders and replies are files."""
+        """Run steps of a case in a worker that a tool starts: orders and replies are files.
+
+        Returns the last of what was printed.
+        """
         path = session_path()
         begin = begin_of(self.config, self.orders, [nodeid], str, path, is_watched=True)
         orders, replies = directory / _ORDERS, directory / _REPLIES
         write_orders(orders, begin, Profile(nodeid, marked_steps=steps), StopWorker())
         worker = boot("pytest_kopt.processes.served:main")
-        return self._run([*tool_words, *worker, *map(str, (orders, replies, directory))])
-
-    def _run(self, words: Sequence[str]) -> str:
-        """Run a command to its end and return the last of what it printed."""
         try:
             process = subprocess.run(
-                words,
+                [*tool_words, *worker, *map(str, (orders, replies, directory))],
                 cwd=self.config.invocation_params.dir,
                 env={**os.environ, **self.env},
                 stdin=subprocess.DEVNULL,

@@ -97,8 +97,16 @@ class Supervisor(CaseProcesses):
         return self._controller.measurements.sites.here.kind == "cpu"
 
     def _compare_ids(self) -> None:
-        if self._twin is not None:
-            _same_ids(self._ids, self._twin)
+        """Raise BadInput where the other process has other ids for the same tests."""
+        if (twin := self._twin) is None:
+            return
+        try:
+            while not isinstance(reply := twin.receive(), Collected):
+                pass
+        except ChildDied:
+            return
+        twin.dismiss()
+        check_same_ids(self._ids, reply.ids, "--kopt-round 1")
 
     def proceed(self) -> bool:
         assert self._session is not None
@@ -186,14 +194,3 @@ class Sanitizing:
             text,
             "call",
         )
-
-
-def _same_ids(ids: Sequence[str], twin: Child) -> None:
-    """Raise BadInput where another process has other ids for the same tests."""
-    try:
-        while not isinstance(reply := twin.receive(), Collected):
-            pass
-    except ChildDied:
-        return
-    twin.dismiss()
-    check_same_ids(ids, reply.ids, "--kopt-round 1")
