@@ -135,7 +135,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         from pytest_kopt.session.supervisor import Sanitizing
 
         manager.register(Sanitizing(config, controller.measurements, settings.sanitize))
-    if controller.judges and not controller.is_settled:
+    if (trial or settings.calibrate) and not controller.is_settled:
         controller.measurements.warm_up()
         if controller.orders.compares:
             # The parent of the processes imports torch meanwhile.

@@ -79,16 +79,6 @@ class Controller:
         return self.measurements.orders
 
     @property
-    def judges(self) -> bool:
-        return self.trial is not None or bool(self.settings.calibrate)
-
-    @property
-    def wait_minutes(self) -> float | None:
-        """How long to wait for an idle GPU; None where nothing is timed for the record."""
-        timed = self.settings.times and self.settings.suite == "standard" and not self.is_settled
-        return self.settings.gpu_wait if timed else None
-
-    @property
     def has_verdict(self) -> bool:
         return self._closing is not None
 
@@ -143,8 +133,11 @@ class Controller:
             self.progress.begin("starting")
         with told("nothing was measured or changed", self):
             if not self.is_settled:
+                # Where nothing is timed for the record no idle GPU is waited for.
+                timed = self.settings.times and self.settings.suite == "standard"
+                wait_minutes = self.settings.gpu_wait if timed else None
                 self.measurements.take_place(
-                    self.wait_minutes, self.say, serves_itself=not self.settings.active
+                    wait_minutes, self.say, serves_itself=not self.settings.active
                 )
             if self.trial:
                 self.collector.startup_death = self.trial.begin()

@@ -91,6 +91,8 @@ class CampaignTrial:
 
     #: Whether the session's cases are checked and none is timed.
     only_checks = False
+    #: Lines below the header: what is to be read before anything runs.
+    preface: Sequence[str] = ()
     #: Whether the manifest's benchmark_command runs.
     runs_benchmark = True
     #: That of the tests before anything runs.
@@ -142,11 +144,6 @@ class CampaignTrial:
         raise NotImplementedError
 
     @property
-    def preface(self) -> Sequence[str]:
-        """Lines below the header: what is to be read before anything runs."""
-        return ()
-
-    @property
     def is_settled(self) -> bool:
         """Whether the verdict is known without running anything: both versions are the same."""
         return self.same_as is not None
@@ -182,12 +179,8 @@ class CampaignTrial:
         return self.collector.in_order()
 
     @property
-    def table(self) -> Table | None:
-        return self.collector.table()
-
-    @property
     def rows(self) -> Table:
-        table = self.table
+        table = self.collector.table()
         assert table is not None
         return table
 
@@ -428,7 +421,7 @@ def record_round(
     """
     campaign, policy, number = trial.campaign, trial.policy, trial.number
     profiles = _profiles(trial, verdict)
-    results, table = trial.results, trial.table
+    results, table = trial.results, trial.collector.table()
     is_kept_as_same = trial.is_same and verdict.decision.keeps
     change = paired.change() if paired else _no_change(results) if is_kept_as_same else None
     is_full = trial.level == "full"
@@ -528,7 +521,7 @@ def evidence(trial: CampaignTrial, paired: PairedResult | None, **facts: Any) ->
     return Evidence(
         kernel=trial.kernel,
         results=tuple(trial.results),
-        table=trial.table,
+        table=collector.table(),
         session=session,
         pairs_csv=paired.pairs_csv if paired else "",
         benchmark_log=trial.benchmark,

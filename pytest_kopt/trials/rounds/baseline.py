@@ -39,13 +39,10 @@ from pytest_kopt.trials.trees import builds_inline, built_meanwhile
 class Baseline(CampaignTrial):
     """Round 1."""
 
-    @property
-    def preface(self) -> Sequence[str]:
-        return list(tip_lines(self.campaign))
-
     def open(self) -> None:
         campaign = self.campaign
         open_round(self)
+        self.preface = [*tip_lines(campaign)]
         if self.number != 1:
             why = "another session decided the baseline meanwhile"
             raise BadInput(why, where="--kopt-round", legal=str(self.number))
