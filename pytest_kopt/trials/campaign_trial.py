@@ -285,7 +285,20 @@ class CampaignTrial:
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput for cases that are not the baseline's; fewer are for the decision."""
-        _check_cases(self, ids, collector, filtered)
+        where = f"campaign {self.campaign.name}"
+        selects = "; the manifest's key 'tests' or paths select them"
+        judging.check_some(ids, collector, where, selects)
+        foreign = [nodeid for nodeid in ids if self.frozen and nodeid not in self.frozen]
+        gone = [
+            nodeid
+            for nodeid in self.frozen
+            if nodeid not in ids and not judging.under(nodeid, collector.collect_errors)
+        ]
+        if foreign or (gone and not filtered):
+            how = [f"{i} is not in the baseline" for i in foreign]
+            how += [f"{i} of the baseline is gone" for i in gone]
+            fix = "restore the cases of the baseline, or kopt init NEW --from OLD"
+            raise BadInput(f"the case set changed: {how[0]}", where=where, fix=fix)
         self.collected(ids, collector)
 
     def close(
@@ -340,27 +353,6 @@ def engine_of(trial: CampaignTrial) -> str:
             fix="remove --kopt-engine; a new campaign with engine in its manifest has another",
         )
     return trial.campaign.manifest.engine if option == "auto" else option
-
-
-def _check_cases(
-    trial: CampaignTrial, ids: Sequence[str], collector: Collector, filtered: bool
-) -> None:
-    where = f"campaign {trial.campaign.name}"
-    selects = "; the manifest's key 'tests' or paths select them"
-    judging.check_some(ids, collector, where, selects)
-    if not trial.frozen:
-        return
-    fix = "restore the cases of the baseline, or kopt init NEW --from OLD"
-    foreign = [nodeid for nodeid in ids if nodeid not in trial.frozen]
-    gone = [
-        nodeid
-        for nodeid in trial.frozen
-        if nodeid not in ids and not judging.under(nodeid, collector.collect_errors)
-    ]
-    if foreign or (gone and not filtered):
-        how = [f"{i} is not in the baseline" for i in foreign]
-        how += [f"{i} of the baseline is gone" for i in gone]
-        raise BadInput(f"the case set changed: {how[0]}", where=where, fix=fix)
 
 
 def _run_commands(trial: CampaignTrial, builds: Builds | None) -> tuple[str, str]:
