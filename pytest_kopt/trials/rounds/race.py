@@ -261,13 +261,22 @@ def run_race(
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
     tables: dict[str, SeriesTable] = {}
-    with _Heats(start) as heats:
+    with ExitStack() as heats:
+        comparison: Comparison | None = None
         for look in RACE_LOOKS:
             so_far = len(measured)
-            replicas, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
-            measured += replicas
-            standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
-            left = [name for name in left if name not in broken]
+            while left and len(measured) == so_far:
+                most = LAST_LOOK - so_far
+                comparison = comparison or heats.enter_context(start(left, most))
+                comparison.race(left)
+                try:
+                    measured += list(comparison.replicas(look - so_far))
+                except (NotComparable, Caught) as together:
+                    comparison = None
+                    heats.close()
+                    for name, why in _broken(start, left, together).items():
+                        standings[name] = Standing(None, float("-inf"), why)
+                        left.remove(name)
             for name in left:
                 raced = series_of(metric, results, measured, criteria, name)
                 tables[name] = SeriesTable(tuple(raced))
@@ -278,40 +287,23 @@ def run_race(
     return standings, left, tables
 
 
-class _Heats(ExitStack):
-    """The heats: they measure the candidates that are left, from one look to the next."""
-
-    def __init__(self, start: Start) -> None:
-        super().__init__()
-        self._start = start
-        self._running: Comparison | None = None
-
-    def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
-        """Return replicas of who can be measured together, and why others cannot; `most` in all."""
-        if self._running is None:
-            self._running = self.enter_context(self._start(names, most))
-        self._running.race(names)
+def _broken(start: Start, names: Sequence[str], together: NotComparable | Caught) -> dict[str, str]:
+    """Return who cannot be measured alone either, and why; NotComparable if nobody is to blame."""
+    if len(names) == 1:
+        if isinstance(together.__cause__, Unloadable):
+            raise NotComparable(f"{names[0]}: {together}") from None
+        return {names[0]: str(together)}
+    broken: dict[str, str] = {}
+    for name in names:
         try:
-            return list(self._running.replicas(count)), {}
-        except (NotComparable, Caught) as error:
-            self._running = None
-            self.close()
-            if len(names) == 1 and isinstance(error.__cause__, Unloadable):
-                raise NotComparable(f"{names[0]}: {error}") from None
-            if len(names) == 1:
-                return [], {names[0]: str(error)}
-            whole = error
-        broken: dict[str, str] = {}
-        for name in names:
-            with _Heats(self._start) as alone:
-                broken |= alone.run([name], 1, 1)[1]
-        if not broken:
-            raise NotComparable(str(whole))
-        rest = [name for name in names if name not in broken]
-        if not rest:
-            return [], broken
-        replicas, more = self.run(rest, count, most)
-        return replicas, broken | more
+            with start([name], 1) as comparison:
+                comparison.race([name])
+                list(comparison.replicas(1))
+        except (NotComparable, Caught) as alone:
+            broken |= _broken(start, [name], alone)
+    if not broken:
+        raise NotComparable(str(together))
+    return broken
 
 
 def candidates_of(campaign: Campaign, paths: Iterable[str], here: Path) -> dict[str, KernelVersion]:
