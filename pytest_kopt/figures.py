@@ -12,7 +12,7 @@ CHANGE = ("change_pct", "low_pct", "high_pct")
 #: A change in percent from which on it is written as a factor.
 _TWICE = 99.95
 #: Decimals of units whose figures have as many at any size.
-_DECIMALS = {"%": 1, "dB": 1, "MHz": 0, "W": 0, "s": 0}
+_DECIMALS = {"%": 1, "dB": 2, "MHz": 0, "W": 0, "s": 0}
 
 
 def changed(pct: float | None) -> str:

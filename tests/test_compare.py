@@ -157,7 +157,7 @@ def test_the_diagnosis_names_everything_a_person_needs() -> None:
 
 def test_one_line_has_the_snr_beside_the_gate() -> None:
     wrong = compare(torch.tensor([3.0]), torch.tensor([3.3]), snr(25.0))
-    assert wrong.line == "out: outside the tolerance (SNR 20.0 dB, gate: SNR >= 25 dB)"
+    assert wrong.line == "out: outside the tolerance (SNR 20.00 dB, gate: SNR >= 25 dB)"
     other_shape = compare(torch.zeros(2), torch.zeros(3), snr(25.0))
     assert other_shape.line == "out: has shape (3,), the reference (2,) (gate: SNR >= 25 dB)"
 

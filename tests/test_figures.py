@@ -57,7 +57,7 @@ def test_a_value_has_four_digits() -> None:
 def test_a_unit_says_how_its_numbers_are_written() -> None:
     units = {"%": 98.04, "dB": 41.26, "MHz": 1980.4, "us": 12.3456, "TFLOPS": 1234.5}
     assert [in_unit(number, unit) for unit, number in units.items()] == [
-        *("98.0 %", "41.3 dB", "1980 MHz", "12.35 us", "1234 TFLOPS"),
+        *("98.0 %", "41.26 dB", "1980 MHz", "12.35 us", "1234 TFLOPS"),
     ]
     assert in_unit(None, "%") == "-"
     assert [rounded(number) for number in (512.0, 1.5, 12345.6, 2.0e9)] == [

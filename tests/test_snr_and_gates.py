@@ -110,8 +110,13 @@ def test_each_low_precision_format_has_its_gate_and_reaching_it_passes(
 def test_tensors_exactly_at_the_gate_pass_it() -> None:
     assert_snr(tensor(10.0), tensor(11.0), "e5m2")
     assert_snr(tensor(3.0, 1.0), tensor(3.0, 2.0), "fp4")
-    with pytest.raises(AssertionError, match=r"20\.0 dB"):
+    with pytest.raises(AssertionError, match=r"20\.00 dB"):
         assert_snr(tensor(10.0), tensor(11.0), "e4m3")
+
+
+def test_a_result_just_below_the_gate_is_not_written_as_the_gate() -> None:
+    with pytest.raises(AssertionError, match=r"gate: SNR >= 20 dB\)\n  SNR +19\.97 dB"):
+        assert_snr(tensor(10.0), tensor(11.0035), "e5m2")
 
 
 def test_a_gate_may_be_a_number_of_decibels() -> None:
