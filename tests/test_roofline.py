@@ -232,7 +232,7 @@ def test_a_case_that_was_not_timed_has_no_roofline() -> None:
 
 def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
     text = "\n".join(roofline_lines([gemm(4096, 4096, 4096, 0.216)], verbosity=1))
-    for part in ("compute", "1365 ", "183.7", "790.0 TFLOPS", "80.5 %", "711.0"):
+    for part in ("compute", "1365 ", "183.7", "790.0 TFLOPS", "Share", "80.5 %", "711.0"):
         assert part in text
     assert max(map(len, roofline_lines([gemm(4096, 4096, 4096, 0.216)]))) <= 80
     shown = gemm(4096, 4096, 4096, 0.216)

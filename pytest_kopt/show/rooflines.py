@@ -76,7 +76,7 @@ _RATES = (
     _BOUND,
     TextColumn("Attainable", written=_attainable),
     TextColumn("Achieved", "achieved", figure),
-    TextColumn("Of it", "achieved_pct", _share),
+    TextColumn("Share", "achieved_pct", _share),
 )
 #: In the terminal, and further ones with `-v`.
 _SHORT = (
