@@ -59,6 +59,11 @@ def test_the_ways_through_the_code_lead_to_files() -> None:
     named = re.findall(r"`((?:\w+/)+\w+\.py)`", page)
     lost = [name for name in named if not any((at / name).exists() for at in (PACKAGE, ROOT))]
     assert len(named) > 40 and not lost
+    ways = page.partition("## Four ways through the code")[2]
+    counted = re.findall(r"^1\. (.*?)\n\n(\d+) files", ways, re.MULTILINE | re.DOTALL)
+    # A device is a CPU or a GPU.
+    opened = [{*re.findall(r"(\w+\.py)`", steps)} - {"gpu.py"} for steps, _ in counted]
+    assert [*map(len, opened)] == [int(count) for _, count in counted] and len(counted) == 4
 
 
 def test_each_rule_of_honesty_has_its_place_in_the_code() -> None:
