@@ -20,8 +20,8 @@ Better = Literal["higher", "lower"]
 Unit = Literal["rate", "ms", "us", "spread", "dB", "1"]
 #: Quantities a measured case can supply, with their units; `grad_snr:<i>` is the gradient of
 #: input i, `grad_snr` the worst of them.
-#: In cases/running `figures_of` and `figures_of_case` fill them: a name that they lack leaves its
-#: cells empty.
+#: In cases/running `figures_of` and `figures_of_case` fill them: a name that they lack has `nan`
+#: in its cells.
 QUANTITIES: dict[str, Unit] = {
     "forward_rate": "rate",
     "forward_rate_stddev": "spread",
