@@ -66,6 +66,15 @@ def test_the_ways_through_the_code_lead_to_files() -> None:
     assert [*map(len, opened)] == [int(count) for _, count in counted] and len(counted) == 4
 
 
+def test_the_names_on_that_page_are_in_the_code() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    named = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_][\w.]*)`", page)}
+    files = [*FILES, *ROOT.glob("tests/**/*.py")]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    lost = named - words
+    assert len(named) > 80 and not lost
+
+
 def test_each_rule_of_honesty_has_its_place_in_the_code() -> None:
     page = (ROOT / "docs" / "honesty.md").read_text()
     rules = re.findall(r"^(\d+)\. \*\*", page, re.MULTILINE)
