@@ -312,9 +312,15 @@ def _only_kernel(root: Path, gpu: str, name: str | None) -> str:
 def _backend(kernels: list[Path], gpu: str, root: Path) -> str | None:
     """Return the backend that the imports of sources show, None where they show none.
 
-    The imports of the project's own files that they import count as well.
+    The imports of the project's own files that they import count as well. A folder stands for the
+    files below it.
     """
     with suppress(OSError, SyntaxError, ValueError):
+        kernels = [
+            file
+            for path in kernels
+            for file in ([path / below for below in project_files(path)] or [path])
+        ]
         sources = [path.read_bytes() for path in kernels if path.suffix == ".py"]
         files = [path for path in project_files(root) if path.suffix == ".py"]
         names = {name for step in imports_from(root, files, sources) for name in step}

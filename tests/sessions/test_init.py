@@ -164,6 +164,15 @@ def test_the_imports_of_a_kernel_show_its_backend(
     assert (manifest["target_backend"], manifest["target_lang"]) == (backend, backend)
 
 
+@pytest.mark.parametrize(("helper", "backend"), [("torch", "TORCH"), ("triton", "TRITON")])
+def test_the_files_of_a_folder_show_its_backend(ready: Project, helper: str, backend: str) -> None:
+    ready.write("kernels/__init__.py", "")
+    ready.write("kernels/parts/helper.py", f"import {helper}\n")
+    ready.commit_all()
+    run = ready.kopt("init", CAMPAIGN, "--kernel", "kernels", "--gpu", "H200", "--elsewhere")
+    assert run.code == 0 and f"--op kernels, --backend {backend}" in run.out, run.text
+
+
 def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
     """All but what the old campaign froze; an option on the command line stands above."""
     fresh.edit_manifest(max_iterations=7, env={"TUNE": "1"}, primary_metric="Forward GB/s")
