@@ -208,7 +208,8 @@ class Builds:
             raise NotComparable(
                 f"rebuild_command made the same {min(libraries)} of both versions, although "
                 f"{changed[0]} differs",
-                f"have rebuild_command build what depends on {changed[0]}, from no cache",
+                "change more than comments and layout; if you did, have rebuild_command build what "
+                f"depends on {changed[0]}, from no cache",
             )
         then.put(tree, kept_builds(self._folder))
 
