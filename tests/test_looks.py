@@ -240,6 +240,19 @@ def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
     assert "run the round again" in verdict.next_step
 
 
+def test_a_gain_that_one_case_holds_up_against_the_copy_names_that_case() -> None:
+    """All cases together gain against both copies: the figure of the copy says nothing then."""
+    evidence = biased(20.0, -4.0, copy=0.0)
+    first, second = evidence.series
+    second = replace(second, copy=tuple(ratio + log_ratio(2.0) for ratio in second.copy))
+    verdict = decide(replace(evidence, series=(first, second)), PRIMUS)
+    assert verdict is not None and verdict.decision is Decision.INCOMPLETE
+    assert "step speed improved" in verdict.reason
+    _, why = verdict.reason.split("but not against the copy of the current best (A/A control)")
+    assert "more time (-4.76 %) in case 'case1' cannot be excluded" in why, why
+    assert "which changed" not in why
+
+
 def test_a_change_that_is_too_small_to_be_worth_it_ends_as_before() -> None:
     verdict = decide(biased(0.0, 0.0, copy=2.0, look=2), PRIMUS)
     assert verdict is not None and verdict.decision is Decision.INCONCLUSIVE

@@ -192,10 +192,14 @@ def _dispute(look: Look) -> str:
         return ""
     against_one = [replace(case, copy=_unbiased(case.copy)) for case in look.cases]
     one = replace(look, cases=against_one)
-    shown = next(filter(None, (rule.reason(one) for rule in _SHOWN)), "")
+    lost = next(filter(None, (rule.reason(one) for rule in itertools.chain(*_LOSSES))), "")
+    shown = lost or next(filter(None, (rule.reason(one) for rule in _GAINS)), "")
+    # All cases may gain against both copies, and one may be beyond its limit against the other.
+    is_open = not lost and (look.open_cases or look.open_classes)
+    copy = f"which changed {look.goal_name} by {changed(percent(look.goal.copy))}"
     return shown and (
-        f"{shown}; but not against the copy of the current best (A/A control), which changed "
-        f"{look.goal_name} by {changed(percent(look.goal.copy))}"
+        f"{shown}; but not against the copy of the current best (A/A control), "
+        f"{f'where {_open(look)}' if is_open else copy}"
     )
 
 
@@ -212,7 +216,12 @@ def _suspense(look: Look) -> str:
 
 def _nothing(look: Look) -> str:
     """Say why nothing is decided: a case or class that may have lost, or that nothing is clear."""
-    why = "neither a gain nor a loss is shown"
+    goal = f"{look.goal_name} changed by {_at(look.goal, look.level)}"
+    return f"after {look.table.replicates} replicates {goal}: {_open(look)}"
+
+
+def _open(look: Look) -> str:
+    """Name a case or a class that may have lost."""
     if look.open_cases:
         level = look.limit_level
         cases = (case for case in look.cases if case.name in look.open_cases)
@@ -220,14 +229,13 @@ def _nothing(look: Look) -> str:
         limit = case.limit(look.policy)
         longer = f"{limit} more time ({changed(percent(slower_by(limit.time_pct)))})"
         interval = _at(look.of_case[case.name], level)
-        why = f"{longer} in case {case.label!r} cannot be excluded: {interval}"
-    elif look.open_classes:
+        return f"{longer} in case {case.label!r} cannot be excluded: {interval}"
+    if look.open_classes:
         names = filter(look.open_classes.__contains__, look.of_class)
         name = min(names, key=lambda name: look.of_class[name].lower(SHAPE_LEVEL))
         interval = _at(look.of_class[name], SHAPE_LEVEL)
-        why = f"a loss in class {name!r} cannot be excluded: {interval}"
-    goal = f"{look.goal_name} changed by {_at(look.goal, look.level)}"
-    return f"after {look.table.replicates} replicates {goal}: {why}"
+        return f"a loss in class {name!r} cannot be excluded: {interval}"
+    return "neither a gain nor a loss is shown"
 
 
 def _after_nothing(look: Look) -> str:
@@ -258,8 +266,6 @@ _GAINS = [
     Rule(Decision.ACCEPTED_WITH_NOTE, _gain_with_note, _after_note),
     Rule(Decision.ACCEPTED, _gain, lambda look: "" if look.is_harmless else GO_ON),
 ]
-#: What a look can show of a version.
-_SHOWN = [*itertools.chain(*_LOSSES), *_GAINS]
 #: The rules in their order. Those in a list decide by the first metric that one has a reason for.
 RULES: Sequence[Sequence[Rule]] = (
     *_LOSSES,

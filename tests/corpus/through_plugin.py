@@ -96,7 +96,7 @@ class Outcome:
         """
         if self.kind == "cheats":
             return not self.decision.startswith("ACCEPTED") or self.gain_pct < self.own_gain_pct
-        undecided = any(word in self.reason for word in ("interpreter", "the A/A control failed"))
+        undecided = any(word in self.reason for word in ("interpreter", "(A/A control)"))
         return (self.decision == "INCOMPLETE" and undecided) or self.decision in FAIR
 
 
