@@ -341,7 +341,7 @@ def numbered_blocks() -> list[Spotted]:
         nbytes=64,
     )
     bench = Bench("cpu", "auto", 1)
-    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
+    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0)
     versions = {"": Numbered.apply}
     (blocks,) = prepare_blocks(versions, [case], pool, bench, 1, engines=["auto"]).values()
     return blocks
@@ -431,7 +431,7 @@ def test_numbers_that_a_case_draws_are_new_in_every_call(size: int) -> None:
         reference=lambda x, seed, scale: x.double() * scale + seed % 7,
         dims={"n": size},
     )
-    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0, 1)
+    pool = InputPool(input_sets([case], 1, range(SETS)), 1, 0)
     bench = Bench("cpu", "auto", 1)
     ((block,),) = prepare_blocks({"": noting}, [case], pool, bench, 1, engines=["auto"]).values()
     seen.clear()

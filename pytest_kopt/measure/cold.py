@@ -31,14 +31,12 @@ _PERSISTING_L2 = 6
 class InputPool:
     """Sets of arguments to go round, in bytes; `flush` where a round does not fill the cache.
 
-    On the CPU `rounds` rounds make a sample of one version, each on new content. In one that
-    `is_warm` all sets are the same arguments, and nothing is flushed.
+    In one that `is_warm` all sets are the same arguments, and nothing is flushed.
     """
 
     sets: list[tuple[Any, ...]]
     set_bytes: int
     cache_bytes: int
-    rounds: int = 1
     is_warm: bool = False
 
     @property

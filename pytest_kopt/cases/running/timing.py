@@ -62,9 +62,10 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
     is_interpreted = bool(checked.evidence.interpreted)
     if bench.device == "cpu":
         most = 1 if is_interpreted else None
-        pool = cpu_pool([case], seed, *sets_on_cpu([case], bench, seed, most=most))
+        number, rounds = sets_on_cpu([case], bench, seed, most=most)
+        pool = cpu_pool([case], seed, number)
     else:
-        pool = gpu_pool([case], bench, seed, [case.function])
+        rounds, pool = 1, gpu_pool([case], bench, seed, [case.function])
     (blocks,) = prepare_blocks(
         {"": case.function},
         [case],
@@ -75,7 +76,7 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
         interpreted=is_interpreted,
     ).values()
     looks = derive(bench.session_seed, case.nodeid, "looks")
-    runs = [block.drawn_runs(random.Random(looks), pool.rounds) for block in blocks]
+    runs = [block.drawn_runs(random.Random(looks), rounds) for block in blocks]
     pause_s = 0.0 if bench.device == "cpu" else PAUSE_S
     steadily = Steadily(bench.read)
     for _ in steadily:
@@ -83,7 +84,7 @@ def time_case(checked: CheckedCase) -> list[Spotted]:
             Timing(
                 block.engine,
                 samples_of(partial(next, times), bench.repeats or _SAMPLES, _DISCARDED, pause_s),
-                block.calls * pool.rounds,
+                block.calls * rounds,
             )
             for block, times in zip(blocks, runs, strict=True)
         ]
@@ -181,10 +182,10 @@ def gpu_pool(
     return replace(pool, sets=[*pool.sets, *map(make, range(len(pool.sets), len(cases)))])
 
 
-def cpu_pool(cases: Sequence[Case], seed: int, number: int, rounds: int = 1) -> InputPool:
+def cpu_pool(cases: Sequence[Case], seed: int, number: int) -> InputPool:
     """Return a pool of that many sets, drawn from `cases` in turn."""
     sets = input_sets(cases, seed, range(number))
-    return InputPool(sets, sum(tensor.nbytes for tensor in tensors(sets[0])), 0, rounds)
+    return InputPool(sets, sum(tensor.nbytes for tensor in tensors(sets[0])), 0)
 
 
 def sets_on_cpu(
