@@ -156,15 +156,13 @@ class Child:
         if "PYTHONPATH" in env:
             entries = env["PYTHONPATH"].split(os.pathsep)
             env["PYTHONPATH"] = os.pathsep.join(map(moved, entries))
-        launched = starter.start(env, moved(str(config.invocation_params.dir)))
+        self._launched = starter.start(env, moved(str(config.invocation_params.dir)))
         hidden = config.stash.get(HIDDEN, None) if orders.decides else None
         if hidden and orders.arms and orders.arms.is_judge:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()
-        self._launched = launched
-        self._process, self._channel = launched.process, launched.channel
-        self._inspected = Inspected(launched.process.pid)
-        self._log = launched.log
+        self._process, self._channel = self._launched.process, self._launched.channel
+        self._inspected = Inspected(self._process.pid)
         hidden_folders = None if hidden is None else [str(path) for path in hidden]
         copied = (str(copy[0]), str(copy[1])) if copy else None
         more = {"hidden": hidden_folders, "copy": copied}
@@ -257,9 +255,10 @@ class Child:
         return f"the process was ended by {how}\n{tail}".rstrip()
 
     def _log_tail(self) -> str:
-        end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, end - 16 * _SHOWN))
-        text = self._log.read().decode(errors="replace")
+        log = self._launched.log
+        end = log.seek(0, os.SEEK_END)
+        log.seek(max(0, end - 16 * _SHOWN))
+        text = log.read().decode(errors="replace")
         # What faulthandler wrote says most; the log before it is pytest's own.
         starts = [place for word in (_TIMEOUT, _FATAL) if (place := text.rfind(word)) >= 0]
         return text[starts[-1] :][:_SHOWN] if starts else text[-_SHOWN:]

@@ -174,12 +174,6 @@ def interpreted(results: Sequence[CaseResult]) -> Observation | None:
     return INTERPRETED if any(result.evidence.interpreted for result in results) else None
 
 
-def by_clock(results: Sequence[CaseResult]) -> tuple[list[CaseResult], list[CaseResult]]:
-    """Return the cases whose times mean something, and those that Triton's interpreter ran."""
-    timed = [result for result in results if not result.evidence.interpreted]
-    return timed, [result for result in results if result.evidence.interpreted]
-
-
 def on_cpu(results: Sequence[CaseResult]) -> bool:
     return any(result.evidence.device == CPU.uuid for result in results)
 

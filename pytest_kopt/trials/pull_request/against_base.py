@@ -407,7 +407,8 @@ class PullRequestGate:
         if not (self._builds or self.other.any_used(kernels, results)):
             return self._nothing(self._unreached(results, kernels), judging.same_shapes(results))
         both = [result for result in results if result.nodeid not in apart]
-        timed, interpreted = judging.by_clock(both)
+        interpreted = [result for result in both if result.evidence.interpreted]
+        timed = [result for result in both if not result.evidence.interpreted]
         # A command that rebuilds kernels may read any of its files.
         is_open = bool(self._builds)
         reached = [c for c in interpreted if is_open or self.other.any_called(kernels, c)]

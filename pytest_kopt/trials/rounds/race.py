@@ -65,15 +65,12 @@ class Race(CampaignTrial):
 
     def open(self) -> None:
         settings, campaign = self.settings, self.campaign
-        for wrong, fix in (
-            (settings.compare == "stored", "--kopt-compare paired"),
-            (
-                not settings.apply,
-                "remove --kopt-no-apply: a race puts the best version into the tree",
-            ),
-        ):
-            if wrong:
-                raise _refused("this option does not fit a race", fix=fix)
+        unfit = "this option does not fit a race"
+        if settings.compare == "stored":
+            raise _refused(unfit, fix="--kopt-compare paired")
+        if not settings.apply:
+            fix = "remove --kopt-no-apply: a race puts the best version into the tree"
+            raise _refused(unfit, fix=fix)
         open_against_incumbent(self)
         self._candidates = candidates_of(campaign, settings.candidates, Path.cwd())
         self.title += f", a race of {', '.join(self._candidates)}"
@@ -235,7 +232,6 @@ def _race(
         raise _refused(what, fix="measure each in a round of its own") from None
 
 
-_Replicas = list[dict[str, CaseQuads]]
 #: Begins a comparison of candidates in so many replicates at most.
 Start = Callable[[Sequence[str], int], AbstractContextManager[Comparison]]
 #: Each candidate's last standing, who is left, and what was measured of each.
@@ -258,7 +254,7 @@ def run_race(
     """
     metric, left = criteria.metrics[0], list(names)
     #: Of all who are left: each was in every one of them.
-    measured: _Replicas = []
+    measured: list[dict[str, CaseQuads]] = []
     standings: dict[str, Standing] = {}
     tables: dict[str, SeriesTable] = {}
     with ExitStack() as heats:
