@@ -322,6 +322,14 @@ VERSIONS = {
         lambda x: x.mean(0),
         lambda: (torch.randn(16, 64),),
     ),
+    "rows of sorted segments": Versions(
+        "size",
+        lambda x, to: x.new_zeros(12, 8).index_add(0, to, x),
+        lambda x, to: x.new_zeros(12, 8).index_add(0, to[:40], x[:40]),
+        lambda x, to: torch.segment_reduce(x, "sum", lengths=torch.bincount(to, minlength=12)),
+        lambda: (torch.randn(40, 8), torch.randint(12, (40,)).sort().values),
+        {"domain": "declared order"},
+    ),
     "fewer queries than keys": Versions(
         "alone",
         attend,

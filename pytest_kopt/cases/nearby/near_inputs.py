@@ -110,11 +110,13 @@ def _is_counted(drawn: Drawn, size: int, count: int) -> bool:
 
 def _resized(drawn: Drawn, size: int, count: int) -> Case:
     """Return the case with all extents of a size changed to a count, and numbers that say it."""
+    in_order = drawn.case.keeps_order
 
     def change(x: Any, generator: torch.Generator) -> Any:
         if isinstance(x, torch.Tensor):
             places = [place for place, extent in enumerate(x.shape) if extent == size]
-            return kept_leaf(x, lambda plain: _of_extent(plain, count, places)) if places else x
+            moved = functools.partial(_of_extent, count=count, dimensions=places, in_order=in_order)
+            return kept_leaf(x, moved) if places else x
         return count if type(x) is int and x == size > 1 else x
 
     dims = {name: count if value == size else value for name, value in drawn.case.dims.items()}
@@ -122,15 +124,21 @@ def _resized(drawn: Drawn, size: int, count: int) -> Case:
     return drawn.changed(change, weights=True, dims=moved)
 
 
-def _of_extent(x: torch.Tensor, count: int, dimensions: Sequence[int]) -> torch.Tensor:
+def _of_extent(
+    x: torch.Tensor, count: int, dimensions: Sequence[int], *, in_order: bool
+) -> torch.Tensor:
     """Return a tensor that holds its elements over and over, or only the first ones.
 
-    Copies are larger, so that a kernel which reads the first in their place is wrong.
+    Copies are larger, so that a kernel which reads the first in their place is wrong. Integers and
+    masks that are `in_order` stay so: each is there next to its copies.
     """
     for dimension in dimensions:
         extent = x.shape[dimension]
         places = torch.arange(count, device=x.device)
-        x = x.index_select(dimension, places % max(extent, 1))
+        is_sorted = in_order and x.dtype not in SCALABLE and count > extent
+        x = x.index_select(
+            dimension, places * extent // count if is_sorted else places % max(extent, 1)
+        )
         if x.dtype in SCALABLE and count > extent:
             factor = 1 + (places // extent).view(-1, *[1] * (x.ndim - dimension - 1)) / 8
             x = (x * factor).to(x.dtype)
@@ -154,7 +162,10 @@ def one_input_alone(drawn: Drawn, *, to_one: bool = False) -> Iterator[Variant]:
 
 def _alone(drawn: Drawn, at: Leaf, x: torch.Tensor, dimension: int, count: int) -> Variant:
     def change(leaf: Any, _: torch.Generator) -> Any:
-        return kept_leaf(leaf, lambda plain: _of_extent(plain, count, (dimension,)))
+        in_order = drawn.case.keeps_order
+        return kept_leaf(
+            leaf, lambda plain: _of_extent(plain, count, (dimension,), in_order=in_order)
+        )
 
     where = f"input {at[0]}, {count} for {x.shape[dimension]} in dimension {dimension}"
     return Variant(drawn.changed(change, at), where, lay=_in_room_for(x.numel(), at))
