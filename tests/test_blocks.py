@@ -197,20 +197,26 @@ class Holding(Watched):
 ROW, INPUT = 1 << 12, 1 << 20
 
 
-def test_a_block_of_one_call_is_brought_what_the_other_process_drew() -> None:
-    """What its process did with values of its own has no use, and what it does next counts."""
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_block_of_one_call_is_brought_what_the_other_process_drew(is_whole: bool) -> None:
+    """What its process did with values of its own has no use, and what it does next counts.
+
+    It cannot draw what is brought beforehand: it is told another seed, of the same weights.
+    """
     old, new = Holding(b"others"), Holding(b"itsown")
     arms = cast("Any", {CANDIDATE: new, ALONE: old})
     blocks = Blocks(
         arms, random.Random(7), "cpu", 1, {a: [9] for a in arms}, {a: [ROW] for a in arms}
     )
-    laps = blocks.singles()
+    laps = blocks.singles(is_whole=is_whole)
     assert new.memory[INPUT] == old.memory[INPUT] == b"others"
     text = " ".join(new.seen)
     assert text.count("Write stop clock write Time go") == sum(len(lap) for lap in laps) // 2
     assert "write" in old.seen, "both find them in no cache of their own"
-    brought = [block for block in blocks.looked_at if block.content]
-    assert [(block.arm, block.content) for block in brought] == [(CANDIDATE, ALONE)]
+    (block,) = (block for block in blocks.looked_at if block.content)
+    arm, seed = block.content or ("", 0)
+    assert (block.arm, arm) == (CANDIDATE, ALONE)
+    assert (block.seed != seed) == is_whole and block.seed >> WEIGHT_BITS == seed >> WEIGHT_BITS
     new.memory[ROW] = new.memory[ROW][:-8] + array("Q", [5]).tobytes()
     with pytest.raises(ChildDied, match="input values cannot be brought: they take other memory"):
         blocks.singles()

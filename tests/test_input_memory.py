@@ -163,18 +163,20 @@ def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
     function, settings = KINDS[kind]
     case = case_of(function, **settings)
     write, write_one = Content._write_set, Gradients.write_one
+    # Numbers are the block's own as well.
+    more = 0 if kind == "seeded" else 1 << 20
 
     def activations(own: Content, number: int, seed: int, *_: object) -> None:
-        write(own, number, seed, ALONE)
+        write(own, number, seed + more, ALONE)
 
     def gradients(own: Gradients, number: int, seed: int, *_: object) -> None:
-        write_one(own, number, seed, ALONE)
+        write_one(own, number, seed + more, ALONE)
 
     with monkeypatch.context() as patch:
         patch.setattr(Content, "_write_set", activations)
         patch.setattr(Gradients, "write_one", gradients)
         runner = Runner(tmp_path)
-        runner.content = ALONE
+        runner.content = lambda seed: (ALONE, seed + more)
         bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
         serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner))
     seen = seen_in(runner)
@@ -182,7 +184,7 @@ def test_what_was_brought_from_another_arm_is_judged_as_that_arms(
     answers = asked(case, runner, None, seen).looks
     assert asked(case, runner, answers, seen, confirms=True).found == []
     for document in seen:
-        document["content"] = CANDIDATE
+        document["content"] = CANDIDATE, document["seed"]
     assert asked(case, runner, runner.looks, seen).found != [] or kind == "seeded"
 
 

@@ -104,8 +104,8 @@ class Runner:
         self.told: list[str] = []
         self.after_blocks: Callable[[], object] = int
         self.asks_looks = False
-        #: The arm whose content calls met.
-        self.content = ""
+        #: By the seed of a block, the arm and the seed whose content calls met.
+        self.content: Callable[[int], tuple[str, int] | None] = lambda seed: None
         self._orders: Iterator[Order] = iter([Prepare(self.sets)])
 
     def send(self, reply: Reply) -> None:
@@ -132,7 +132,7 @@ class Runner:
     def _all_orders(self) -> Iterator[Order]:
         keep = None
         for place, (arm, seed) in enumerate(self.blocks):
-            self.seen.append(SeenBlock(arm, seed, self.content))
+            self.seen.append(SeenBlock(arm, seed, self.content(seed)))
             for way in range(len(self._calls[arm])):
                 yield Write(arm, seed, way, is_look=self.asks_looks, keep=keep)
                 yield Time()

@@ -27,6 +27,7 @@ Loaded.code               nobody; shown
 Loaded.operating_point    the judge, which alone says it
 Loaded.has_backward       the judge, which alone says it
 Loaded.sets               the judge, which alone says it
+Loaded.is_brought_whole   the judge, which alone says it
 Ready.engine              the client on the CPU, nobody on a GPU
 Ready.not_captured        nobody; shown
 Ready.calls               the judge; on a GPU nobody knows the numbers
@@ -157,7 +158,8 @@ class Loaded(OfComparison):
 
     A judge says the rest. `operating_point` is the one that decides in the case. `sets` is the
     number of a block's input sets on the CPU; the second is that of uneven groups, if the case has
-    them. On a GPU, where processes choose it, a number is 0.
+    them. On a GPU, where processes choose it, a number is 0. `is_brought_whole` says that a call's
+    content but for weights is tensors that can be written into another process.
     """
 
     same: Literal["source", "machine"] | None = None
@@ -168,6 +170,7 @@ class Loaded(OfComparison):
     operating_point: str | None = None
     has_backward: bool = False
     sets: list[int] = field(default_factory=list)
+    is_brought_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,37 +251,49 @@ class Blocks:
     def _drawn(self) -> int:
         return self._order.getrandbits(62)
 
-    def singles(self) -> list[Quad]:
+    def singles(self, *, is_whole: bool = False) -> list[Quad]:
         """Compare the candidate and the incumbent by blocks of one call, on the CPU.
 
         The incumbent is that of a process without the candidate, if there is one. A block of few
         calls with the same weights comes before each: a transform of these may be kept. The call
         has activations that the incumbent's process drew. They come when the block begins, from
-        outside: what runs while its process writes others does not know them.
+        outside: what runs while its process writes others does not know them. If they are a call's
+        `is_whole` content but for weights, it does not know their seed either.
         """
         old = ALONE if ALONE in self.arms else INCUMBENT
         if self.arms[old] is self.arms[CANDIDATE]:
             return []
-        content = old if self._can_bring(old) else ""
+        can_bring = self._can_bring(old)
 
         def single(arm: str, seed: int) -> BlockTime:
+            content = (old, seed) if can_bring else None
             if arm == CANDIDATE and content:
                 self.run(old, seed, first=1, content=content)
+                seed = self._beside(seed) if is_whole else seed
             # Right before the call, for both: what ran between would leave them other caches.
-            self.run(arm, seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1)), first=_WARMING)
+            self.run(arm, self._beside(seed), first=_WARMING)
             return self.run(arm, seed, first=1, content=content)
 
         laps = max(2, math.ceil(_SINGLE_LAPS / self._cases))
         return [self._lap((CANDIDATE, old), single) for _ in range(laps)]
 
+    def _beside(self, seed: int) -> int:
+        """Draw another seed, of which blocks have the same weights."""
+        return seed ^ (1 + self._order.getrandbits(WEIGHT_BITS - 1))
+
     def run(
-        self, arm: str, seed: int, seconds: float = 0.0, first: int = 0, content: str = ""
+        self,
+        arm: str,
+        seed: int,
+        seconds: float = 0.0,
+        first: int = 0,
+        content: tuple[str, int] | None = None,
     ) -> BlockTime:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
         With `seconds` the device is kept busy for that time, with forward and backward in turn. On
-        the CPU the `first` calls of a block may run alone, the first of them on `content` of an arm
-        whose process has just met it.
+        the CPU the `first` calls of a block may run alone. The first of them may meet the `content`
+        of an arm and a seed that its process has just met.
 
         It is rule 3 of docs/honesty.md.
         """
@@ -299,7 +311,7 @@ class Blocks:
             child.expect(Written)
             # What its process computes after its clock was read is in no memory that is read.
             with ExitStack() as still:
-                bring = partial(self._bring, content, arm, way) if content else None
+                bring = partial(self._bring, content[0], arm, way) if content else None
                 ms, around_ms = self._timed(child, still, bring)
                 if not self._is_gpu:
                     # Drawn now that it is over.

@@ -242,14 +242,14 @@ class SeenBlock:
     Results are read as the block ends, from its process's memory: a kernel that fills one in, or
     exchanges one, when the clock has stopped is too late.
 
-    `content` is the arm whose activations they were brought, "" for its own. `memory` is what their
-    results and inputs were; None where that could not be read, and nothing of a process whose
-    memory is not looked at.
+    `content` is the arm whose activations they were brought, and the seed of its block; None for
+    its own. `memory` is what their results and inputs were; None where that could not be read, and
+    nothing of a process whose memory is not looked at.
     """
 
     arm: str
     seed: int
-    content: str = ""
+    content: tuple[str, int] | None = None
     calls: list[int] = field(default_factory=list)
     memory: list[_CallMemory | None] = field(default_factory=list)
 
@@ -272,7 +272,7 @@ class SeenBlock:
         """Yield what a judge gets, with files of a folder that kernel code cannot write to."""
         for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
-            where["content"] = self.content or self.arm
+            where["content"] = self.content or (self.arm, self.seed)
             if memory is None:
                 yield {**where, "file": "", "sizes": [], "inputs": [], "later": ""}
                 continue

@@ -306,7 +306,7 @@ class Runner(Children):
         case.engine = "+".join(dict.fromkeys(engine.split("+")))
         empty = Looks(case.nodeid, self._seed, [], order.getrandbits(62), [], facts.sets)
         try:
-            self._run(case, blocks, engine, turns, to_witness)
+            self._run(case, blocks, engine, turns, to_witness, facts)
             return self._hand_over(processes, blocks, empty, folder)
         except ChildDied:
             if folder is not None:
@@ -314,7 +314,13 @@ class Runner(Children):
             raise
 
     def _run(
-        self, case: CaseQuads, blocks: Blocks, engine: str, turns: int, to_witness: float | None
+        self,
+        case: CaseQuads,
+        blocks: Blocks,
+        engine: str,
+        turns: int,
+        to_witness: float | None,
+        facts: Loaded,
     ) -> None:
         """Run the blocks of a case, whose directions an engine each times."""
         host, device = self._placement.host, self._device
@@ -331,7 +337,7 @@ class Runner(Children):
         has_candidate = CANDIDATE in blocks.arms
         is_gpu = device.kind != "cpu"
         if has_candidate and to_witness is not None and not is_gpu:
-            case.singles = blocks.singles()
+            case.singles = blocks.singles(is_whole=facts.is_brought_whole)
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._clocks.steady:
             if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):

@@ -66,6 +66,7 @@ from pytest_kopt.cases.running.timed_calls import (
     RepeatedBackward,
     input_set,
     input_sets,
+    is_brought_whole,
     repeats_calls,
 )
 from pytest_kopt.cases.running.timed_versions import serve_arms
@@ -119,12 +120,18 @@ def serve_judge(case: Case, bench: Bench, arms: ArmsOrder, client: Client) -> No
                 # Of machine code that both versions share a candidate's tree has no other.
                 check_moved(lambda: None, Path(arms.root), tree, arms.changed, is_own=True)
             sets = _sets(case, bench)
+            is_whole = bench.device == "cpu" and is_brought_whole(case)
     except NotLoadable as reason:
         client.send(CannotLoad(str(reason)))
         return
     # There is none on the CPU.
     point = case.operating_point or bench.operating_point if bench.device != "cpu" else None
-    loaded = Loaded(operating_point=point, has_backward=case.backward, sets=sets)
+    loaded = Loaded(
+        operating_point=point,
+        has_backward=case.backward,
+        sets=sets,
+        is_brought_whole=is_whole,
+    )
     while True:
         with bench.waiting():
             client.send(loaded)
@@ -221,7 +228,7 @@ def _wrong(
                         return [_OVERWRITTEN]
                 results |= held
             # The process calls once more on content of its own.
-            is_own = content.arm_of(look) == arm
+            is_own = content.met(look) == (arm, seed)
             spot = replace(answer, results=results, again=again if is_own else None)
             drawn = judged_elements(look, looked_at.secret)
             best = {name: drawn(name, result) for name, result in answer.results.items()}
@@ -265,11 +272,13 @@ class _RedrawnContent:
         self._seed = derive(looks.seed, case.nodeid, "pairs")
         self._sets = looks.sets
         self.ways = WAYS if case.backward else WAYS[:1]
-        self._arms = {(m["arm"], m["seed"]): m["content"] for m in looks.seen}
+        self._met = {(m["arm"], m["seed"]): m["content"] for m in looks.seen}
 
-    def arm_of(self, look: Mapping[str, Any]) -> str:
-        """Return the arm whose activations a look's calls met."""
-        return str(self._arms.get((look["arm"], look["seed"]), look["arm"]))
+    def met(self, look: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the arm, and the seed of its block, whose activations a look's calls met."""
+        block = look["arm"], look["seed"]
+        arm, seed = self._met.get(block, block)
+        return arm, seed
 
     def case_of(self, arm: str) -> Case:
         return self._cases(arm)[0]
@@ -283,8 +292,9 @@ class _RedrawnContent:
         else:
             call = RepeatedBackward(case, case.function, self._given(look), self._seed)
             gradients = Gradients({look["number"]: call.changing})
-            arm = look["arm"] if case.consumes_incoming else self.arm_of(look)
-            gradients.write_one(look["number"], look["seed"], arm)
+            block = look["arm"], look["seed"]
+            arm, seed = block if case.consumes_incoming else self.met(look)
+            gradients.write_one(look["number"], seed, arm)
         call.restore()
         return Spot(call.inputs, call.incoming, call.named(call()), look["seed"], look["number"])
 
@@ -316,9 +326,10 @@ class _RedrawnContent:
         content = self._content(look, restored.source)
         content.write_one(look["number"], look["seed"], look["arm"])
         case = self.case_of(look["arm"])
-        if (arm := self.arm_of(look)) != look["arm"]:
+        arm, seed = self.met(look)
+        if (arm, seed) != (look["arm"], look["seed"]):
             arguments = self._set(look)
-            self._content(look, arguments).write_one(look["number"], look["seed"], arm)
+            self._content(look, arguments).write_one(look["number"], seed, arm)
             both = (
                 plain_inputs(each, case.weights, case.rewritten)[0]
                 for each in (restored.source, arguments)

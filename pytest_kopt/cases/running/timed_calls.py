@@ -13,6 +13,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import find_groups
 from pytest_kopt.cases.order import WEIGHT_BITS, Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
+from pytest_kopt.cases.running.inspected_results import plain_inputs
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.nearby_shapes import RENEWED
@@ -275,6 +276,18 @@ def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
         if place not in case.weights
         for leaf in contents(argument)
     )
+
+
+def is_brought_whole(case: Case) -> bool:
+    """Say whether what a case draws, but for weights, is plain tensors that no call writes to.
+
+    Otherwise numbers would be of another draw than the tensors that are brought.
+    """
+    arguments = make_inputs(case, 0)
+    activations, _, others = plain_inputs(case, arguments, ())
+    places = {*range(len(arguments))}.difference(case.weights)
+    drawn = [leaf for place in places for leaf in contents(arguments[place])]
+    return not others and len(activations) == len(drawn) and not _drawn_numbers(case, arguments)
 
 
 def _drawn_numbers(case: Case, arguments: Sequence[Any]) -> list[int]:
