@@ -258,3 +258,9 @@ def test_what_one_process_alone_shows_in_single_calls_is_no_doubt() -> None:
 
 def test_where_no_single_call_was_timed_nothing_is_held() -> None:
     assert look_singles([replica(100.0)] * 2, [], list) == CrossCheck()
+def test_what_single_calls_show_stays_where_others_are_not_measured() -> None:
+    """A candidate could end its process in them whenever they are asked for again."""
+    found = look_singles([replica(100.0)] * 2, in_singles(8.0, 0.01), lambda: [replica(100.0)])
+    assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(100.0 * 3 / 7, abs=0.5)
+
+

@@ -533,9 +533,10 @@ def look_singles(
     process without the candidate. Costs of any block cancel, but for what two processes differ by:
     less counts if `another` replica, in processes of its own, shows it each time.
     """
-    gains, measured = _gains(replicas), [*replicas, *beside_alone]
+    gains, measured, less = _gains(replicas), [*replicas, *beside_alone], None
     for times in range(_TIMES):
-        less = _less_by_sums(gains, _singles(measured))
+        # A candidate that ends in these blocks, and is measured without them, takes nothing back.
+        less = _less_by_sums(gains, _singles(measured)) or less
         if not less or less.at(_LOSS_LEVEL).lower(_LOSS_LEVEL) <= suspect_above(less.gain):
             return CrossCheck(document=less and less.whole.figures(_LOSS_LEVEL))
         if times < _TIMES - 1:
