@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.honesty.nearby_shapes import Tried
 from pytest_kopt.paired import credit
 from pytest_kopt.paired.credit import CrossCheck, look_alone, look_singles
 from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.samples import BlockTime, CaseQuads, Quad
+from pytest_kopt.trials.comparing import _doubt_there
 from tests.test_known_noise import compared
 
 from .scripted import block_time
@@ -256,11 +260,35 @@ def test_what_one_process_alone_shows_in_single_calls_is_no_doubt() -> None:
     assert (found.doubt, found.excess) == ("", 0.0) and not [*asked]
 
 
-def test_where_no_single_call_was_timed_nothing_is_held() -> None:
-    assert look_singles([replica(100.0)] * 2, [], list) == CrossCheck()
 def test_what_single_calls_show_stays_where_others_are_not_measured() -> None:
     """A candidate could end its process in them whenever they are asked for again."""
     found = look_singles([replica(100.0)] * 2, in_singles(8.0, 0.01), lambda: [replica(100.0)])
     assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(100.0 * 3 / 7, abs=0.5)
 
 
+def test_where_no_single_call_was_timed_nothing_is_held() -> None:
+    assert look_singles([replica(100.0)] * 2, [], list) == CrossCheck()
+
+
+@pytest.mark.parametrize(
+    ("new_ms", "wrong", "left_pct"), [(6.0, "", 100.0), (11.0, "", 0.0), (6.0, "SNR 3 dB", 100.0)]
+)
+def test_next_to_the_baseline_all_is_asked_in_which_the_current_best_took_part(
+    new_ms: float, wrong: str, left_pct: float
+) -> None:
+    """It could be slow in blocks of one call, or have nothing judged."""
+    (company,), orders = in_singles(new_ms, 0.01), list[str]()
+    tried = [Tried("a", "renewed", {}, {CANDIDATE: "wrong"}, {CANDIDATE: wrong})] if wrong else []
+    comparison = SimpleNamespace(
+        why_apart="",
+        written="",
+        untried="",
+        tried=tried,
+        in_company=lambda gain: company,
+        judge_postponed=lambda: orders.append("judge"),
+    )
+    replicas = [replica(100.0)]
+    assert _doubt_there(cast("Any", comparison), replicas, [], math.log(2)) == wrong
+    assert orders == ["judge"]
+    case = replicas[0]["t.py::t[0]"]
+    assert percent(case.ratio("step")) == pytest.approx(left_pct, abs=0.5)

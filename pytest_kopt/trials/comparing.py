@@ -33,6 +33,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.credit import examine
 from pytest_kopt.paired.judge import Caught, Refused
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
@@ -140,6 +142,8 @@ def _doubt_of_best(
         with trial.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
             # It finds out whether one process can hold both.
             first = [*comparison.replicas(1)]
+            if doubt := _doubt_there(comparison, first, results, claimed):
+                return f"next to the baseline: {doubt}"
             if not is_slower and _longer(first[0], best_ms, gain_when_timed) <= _SLOWER:
                 return ""
             if comparison.why_apart:
@@ -163,6 +167,30 @@ def _doubt_of_best(
     beside = "next to the baseline than next to the current best"
     message = f"the candidate takes {percent(longer):.0f} % longer {beside}"
     return message if longer > _SLOWER else ""
+
+
+def _doubt_there(
+    comparison: Comparison,
+    replicas: list[dict[str, CaseQuads]],
+    results: Sequence[CaseResult],
+    gain: float,
+) -> str:
+    """Say what the `gain` lacks by other measurements next to a version, "" where it is there.
+
+    The gain of `replicas` is less by what they take off. The current best has a part in such
+    measurements: it could be slow in blocks of one call, or have a process judge as it likes.
+    """
+    if not any(not case.is_same for case in replicas[0].values()):
+        return ""
+    if comparison.why_apart:
+        # There the first has no blocks of one call.
+        replicas += comparison.replicas(1)
+    credit = examine(comparison, replicas, results, percent(gain), None)
+    comparison.judge_postponed()
+    for case in (case for replica in replicas for case in replica.values()):
+        case.excess = credit.excess
+    wrong = (why for tried in comparison.tried if (why := tried.what.get(CANDIDATE)))
+    return credit.doubt or comparison.untried or next(wrong, "")
 
 
 def _is_slower(best: Attempt, results: Sequence[CaseResult], best_ms: Mapping[str, float]) -> bool:

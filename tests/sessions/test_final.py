@@ -259,7 +259,17 @@ NEXT_TO_IT = (
 )
 
 
-@pytest.mark.parametrize("what", ["judges", pytest.param("tells where it is timed", marks=long)])
+#: Neither does it in its fresh process: that accuses nobody.
+ANYWHERE = COMPUTES_NOTHING.replace("<= names", '<= names or "answer" in names')
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "judges",
+        *(pytest.param(each, marks=long) for each in ("tells where it is timed", "wrong anywhere")),
+    ],
+)
 def test_nothing_is_gained_by_a_current_best_that_helps_the_candidate(
     tmp_path: Path, what: str
 ) -> None:
@@ -267,8 +277,9 @@ def test_nothing_is_gained_by_a_current_best_that_helps_the_candidate(
     assert played.round(1).code == 0
     played.project.write(PLAIN, kernel(FASTER, "round 2") + FORGES)
     assert played.round(2).code == 0
-    if what == "judges":
-        text = kernel(FASTEST, "round 3") + COMPUTES_NOTHING
+    if what != "tells where it is timed":
+        more = COMPUTES_NOTHING if what == "judges" else ANYWHERE
+        text = kernel(FASTEST, "round 3") + more
     else:
         cost = NEXT_TO_IT.format(fastest=FASTEST, old=FASTER)
         text = kernel(cost, "round 3", imports="import os").replace("COST_MS,", f"{cost},")
@@ -276,6 +287,9 @@ def test_nothing_is_gained_by_a_current_best_that_helps_the_candidate(
     run = played.round(3)
     if what == "judges":
         assert run.code == 8 and "timed-result: wrong in a timed block" in run.out, run.text
+    elif what == "wrong anywhere":
+        said = "next to the baseline: wrong in a timed block"
+        assert run.code == 9 and said in run.out, run.text
     else:
         said = "the candidate takes 50 % longer next to the baseline than next to the current best"
         assert run.code == 9 and said in run.out, run.text
