@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_kopt.cases.order import WAYS
-from pytest_kopt.cases.running.inspected_results import in_memory
+from pytest_kopt.cases.order import RESULTS, WAYS
+from pytest_kopt.cases.running.inspected_results import in_memory, read
 from pytest_kopt.honesty import outputs
 from tests.checked import COLUMNS, ROWS, check, honest, names
 from tests.test_judge_role import (  # noqa: F401 (fixtures are found by their names)
@@ -284,13 +284,15 @@ def test_a_timed_call_writes_to_no_result_that_its_caller_has(count: int, tmp_pa
     assert findings[0].startswith("output-shared: a timed call overwrites" if count == 6 else "")
 
 
-@pytest.mark.parametrize("names", [["out"] * 8 + ["last"], [*"abcdefgh", "last"]])
+@pytest.mark.parametrize(
+    "names", [["out"] * RESULTS + ["last"], [*map(str, range(RESULTS)), "last"]]
+)
 def test_results_beyond_those_that_are_written_down_are_those_of_the_current_best(
     names: list[str], tmp_path: Path
 ) -> None:
-    """Eight are: a ninth that nobody else gives is as wrong as one that was not there."""
+    """One more that nobody else gives is as wrong as one that was not there."""
     (tmp_path / "memory").write_bytes(b"")
-    memory = {"file": str(tmp_path / "memory"), "sizes": [0] * 8, "call": 1}
+    memory = {"file": str(tmp_path / "memory"), "sizes": [0] * RESULTS, "call": 1}
     empty = {"dtype": "float32", "shape": [0], "strides": [1]}
     look = {"number": 1, "results": [{"name": name, **empty} for name in names]}
     best = dict.fromkeys(names, torch.empty(0))
@@ -305,3 +307,31 @@ def test_a_result_without_elements_is_read_from_memory(tmp_path: Path) -> None:
     result = {"name": "out", "dtype": "bfloat16", "shape": [0, 256], "strides": [256, 1]}
     held = in_memory({"number": 1, "results": [result]}, memory, {}, secret=0)
     assert held is not None and held["out"].shape == (0, 256)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read on Linux")
+@pytest.mark.parametrize("kind", [float, torch.as_tensor])
+def test_a_number_is_the_one_that_a_call_returned(
+    kind: Callable[[Tensor], Any], tmp_path: Path
+) -> None:
+    """What its process says afterwards is no result, nor that a tensor was a number."""
+
+    def total(x: Tensor, w: Tensor) -> Any:
+        return kind((x @ w).sum())
+
+    def late(x: Tensor, w: Tensor) -> Any:
+        return kind(torch.zeros(())) if is_timed() else total(x, w)
+
+    cases = [
+        case_of(function, reference=lambda x, w: kind((x.double() @ w.double()).sum()))
+        for function in (total, late)
+    ]
+    for case in cases:
+        runner = runs(case, tmp_path)
+        right = asked(case, runner, None).looks
+        for look in right:
+            (results, _) = read(look)
+            look["results"] = [{"name": "out", "value": float((results or {})["out"])}]
+        assert asked(case, runner, right).found == []
+        is_right = case is cases[0] and kind is float
+        assert (asked(case, runner, right, seen_in(runner)).found == []) == is_right

@@ -40,10 +40,11 @@ Choices = dict[str, dict[str, str]]
 #: The directions of an arm's blocks, in their order.
 WAYS = ("forward", "backward")
 #: Of a timed call as many results at most are written down as the first says: how many there are,
-#: then the address and the bytes of each, in numbers as the second says. The last three are the
-#: address of such pairs of the call's inputs, how many of these are activations, and how many there
-#: are. Activations come first, then weights, then all others.
-RESULTS, PLACES = 8, 1 + 8 * 2 + 3
+#: then the address and the bytes of each, in numbers as the second says. A result that is a number
+#: has its bits as a float64, and the third in place of bytes. The last three are the address of
+#: such pairs of the call's inputs, how many of these are activations, and how many there are.
+#: Activations come first, then weights, then all others.
+RESULTS, PLACES, NUMBER = 64, 1 + 64 * 2 + 3, (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,11 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for _, leaf in _leaves(tree, "") if isinstance(leaf, torch.Tensor)]
 
 
+def stored(tree: Any) -> list[torch.Tensor | float]:
+    """Return the tensors and numbers of an item, in order."""
+    return [leaf for _, leaf in _leaves(tree, "") if isinstance(leaf, torch.Tensor | int | float)]
+
+
 def contents(tree: Any) -> list[torch.Tensor | torch.Generator]:
     """Return what can be written over in an item, in order: tensors and generators."""
     return [leaf for _, leaf in _leaves(tree, "") if isinstance(leaf, _CONTENTS)]

@@ -9,6 +9,7 @@ inputs wherever it runs.
 from __future__ import annotations
 
 import secrets
+import sys
 import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACES, RESULTS
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, NUMBER, PLACES, RESULTS
 from pytest_kopt.cases.protocol import (
     JudgeLooks,
     Leave,
@@ -335,6 +336,10 @@ def _memory_of(process: Inspected, places: int, call: int) -> _CallMemory | None
             row = _numbers(process, places, call, PLACES)
             for number in range(1, 1 + min(row[0], RESULTS)):
                 address, size = row[2 * number - 1 : 2 * number + 1]
+                if size == NUMBER:
+                    memory.results.append(address.to_bytes(8, sys.byteorder))
+                    memory.addresses.append(0)
+                    continue
                 memory.results.append(
                     process.read(address, min(size, _MOST_BYTES)) if size else b""
                 )

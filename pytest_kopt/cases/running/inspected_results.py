@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import struct
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,7 +32,7 @@ from pytest_kopt.honesty.inputs import leaves, span_bytes
 from pytest_kopt.honesty.outputs import accuracy_of, but_for_few, least_exact
 from pytest_kopt.honesty.renewal import poison
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.nested import bits, fresh_copies, tensors
+from pytest_kopt.numerics.nested import bits, fresh_copies, stored, tensors
 
 #: Takes from an expected result, by its name, the part of it that is judged.
 Drawn = Callable[[str, Any], Any]
@@ -47,6 +50,8 @@ _FEW, _FEW_DB, _SMALL = 1 / 200, 20.0, 32
 _JUDGED = 1 << 20
 #: By so many roundings of its dtype an input may differ that two processes draw, or by a share.
 _ROUNDING, _MOST_ROUNDED = 16, 2**-6
+#: A number as memory holds it.
+_NUMBER = struct.Struct("d")
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
 #: What is handed over of a look: what its call gave, and what one on the same content gave
@@ -328,8 +333,8 @@ def in_memory(
 ) -> dict[str, Any] | None:
     """Return a call's results as its process's memory held them, None where it did not.
 
-    A value that is no tensor is as it was handed over, and so are tensors beyond those that are
-    written down, if the current `best` gives more as well.
+    A value that is neither a tensor nor a number is as it was handed over. So are results beyond
+    those that are written down, if the current `best` gives more as well.
     """
     names = [description["name"] for description in look["results"] or ()]
     is_same_call = look["number"] == memory["call"] and len({*names}) == len(names)
@@ -339,11 +344,19 @@ def in_memory(
     sizes = iter(memory["sizes"])
     results: dict[str, Any] = {}
     for description in look["results"] or ():
-        if "value" in description or "type" in description:
+        is_number = isinstance(description.get("value"), int | float)
+        if not is_number and ("value" in description or "type" in description):
             continue
         size = next(sizes, None)
         if size is None:
-            return results if len(tensors([*best.values()])) > RESULTS else None
+            return results if len(stored([*best.values()])) > RESULTS else None
+        if is_number:
+            if size != _NUMBER.size:
+                return None
+            (number,) = _NUMBER.unpack(data[start : start + size].tobytes())
+            results[description["name"]] = _as_stored(description["value"], number)
+            start += size
+            continue
         dtype = getattr(torch, description["dtype"])
         elements = torch.empty(size // dtype.itemsize, dtype=dtype)
         held = data[start : start + elements.nbytes]
@@ -358,6 +371,18 @@ def in_memory(
             _drawn(tensor, secret) if tensor.numel() > _JUDGED else tensor
         )
     return results
+
+
+def bits_of(number: float) -> int:
+    """Return the bits of a number as a float64; 0 where it is none."""
+    with suppress(OverflowError):
+        return int.from_bytes(_NUMBER.pack(number), sys.byteorder)
+    return 0
+
+
+def _as_stored(handed_over: float, number: float) -> float:
+    """Return a number as it was handed over where memory held it, else what memory held."""
+    return handed_over if bits_of(handed_over) == bits_of(number) else number
 
 
 def is_as_drawn(

@@ -224,7 +224,8 @@ def _wrong(
                 if memory["later"]:
                     end = {**memory, "file": memory["later"]}
                     left = in_memory(look, end, answer.results, looked_at.secret)
-                    if left is None or not all(same_bits(left[name], held[name]) for name in held):
+                    lasting = [name for name in held if isinstance(held[name], torch.Tensor)]
+                    if left is None or not all(same_bits(left[n], held[n]) for n in lasting):
                         return [_OVERWRITTEN]
                 results |= held
             # The process calls once more on content of its own.

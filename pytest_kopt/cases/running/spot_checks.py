@@ -20,9 +20,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from pytest_kopt.cases.order import PLACES, RESULTS
+import torch
+
+from pytest_kopt.cases.order import NUMBER, PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
+    bits_of,
     expected_of,
     plainly_wrong,
     wrong_result,
@@ -39,7 +42,7 @@ from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import fresh_copies, stored, tensors
 
 #: The part of the places that a run fills in.
 _OF_RUN = slice(0, PLACES - 3)
@@ -81,11 +84,14 @@ class Recorder:
         return result
 
     def _say_where(self, places: memoryview, result: Any) -> None:
-        for number, tensor in enumerate((*tensors(result), *self.written)[:RESULTS], start=1):
-            offset = int(tensor.storage_offset()) * tensor.element_size()
+        for number, leaf in enumerate((*stored(result), *self.written)[:RESULTS], start=1):
             places[0] = number
-            places[2 * number - 1] = tensor.data_ptr()
-            places[2 * number] = tensor.untyped_storage().nbytes() - offset
+            if isinstance(leaf, torch.Tensor):
+                offset = int(leaf.storage_offset()) * leaf.element_size()
+                places[2 * number - 1] = leaf.data_ptr()
+                places[2 * number] = leaf.untyped_storage().nbytes() - offset
+            else:
+                places[2 * number - 1], places[2 * number] = bits_of(leaf), NUMBER
 
     def clear(self) -> None:
         """Forget the last run, and where its results lay."""

@@ -13,7 +13,6 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import find_groups
 from pytest_kopt.cases.order import WEIGHT_BITS, Bench, derive
 from pytest_kopt.cases.running.execution import drawn_like, grad_out, make_inputs, results_of, roots
-from pytest_kopt.cases.running.inspected_results import plain_inputs
 from pytest_kopt.devices.states import WARM
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.nearby_shapes import RENEWED
@@ -284,7 +283,7 @@ def is_brought_whole(case: Case) -> bool:
     Otherwise numbers would be of another draw than the tensors that are brought.
     """
     arguments = make_inputs(case, 0)
-    activations, _, others = plain_inputs(case, arguments, ())
+    activations, _, others = inputs.plain_inputs(arguments, case.weights, case.rewritten)
     places = {*range(len(arguments))}.difference(case.weights)
     drawn = [leaf for place in places for leaf in contents(arguments[place])]
     return not others and len(activations) == len(drawn) and not _drawn_numbers(case, arguments)
