@@ -68,21 +68,34 @@ def test_inputs_that_were_written_over_are_told_from_those_that_are_drawn(
 ) -> None:
     drawn = DRAWN[name]
     path, again = tmp_path / "memory", lambda: [drawn]
-    assert is_as_drawn([drawn], stored(drawn, path), again)
-    assert not is_as_drawn([drawn], stored(changed(drawn, torch.zeros_like), path), again)
+    assert is_as_drawn([drawn], [], stored(drawn, path), again)
+    assert not is_as_drawn([drawn], [], stored(changed(drawn, torch.zeros_like), path), again)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_no_input_is_cannot_be_said_to_be_one(is_written: bool, tmp_path: Path) -> None:
+    """A result would not have to last there. A call may put more into an input that it writes."""
+    drawn, written = DRAWN["plain"], [DRAWN["half"]] if is_written else []
+    memory = stored(drawn, tmp_path / "memory")
+    memory["inputs"] += [(span_bytes(tensor), 0, 0) for tensor in written]
+    assert is_as_drawn([drawn], written, memory, lambda: [drawn])
+    memory["inputs"] += [(1 << 20, 0, 0)]
+    assert is_as_drawn([drawn], written, memory, lambda: [drawn]) == is_written
+    memory["inputs"][-2] = (1 << 20, 0, 0)
+    assert not is_as_drawn([drawn], written, memory, lambda: [drawn])
 
 
 def test_an_input_of_few_bits_that_was_scaled_is_no_rounding(tmp_path: Path) -> None:
     drawn = DRAWN["half"]
     scaled = stored(changed(drawn, lambda x: 1.1 * x), tmp_path / "memory")
-    assert not is_as_drawn([drawn], scaled, lambda: [drawn])
+    assert not is_as_drawn([drawn], [], scaled, lambda: [drawn])
 
 
 @pytest.mark.parametrize("name", ["plain", "complex"])
 def test_an_input_may_be_rounded_otherwise(name: str, tmp_path: Path) -> None:
     drawn = DRAWN[name]
     near = stored(changed(drawn, lambda x: x * (1 + 2e-7)), tmp_path / "memory")
-    assert is_as_drawn([drawn], near, lambda: [drawn])
+    assert is_as_drawn([drawn], [], near, lambda: [drawn])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, FP8, torch.complex64, torch.int64, torch.bool])
@@ -95,7 +108,7 @@ def test_memory_that_nobody_wrote_may_hold_poison_of_an_earlier_call(
     with poisoned_allocations():
         here, redrawn = drawn(), drawn()
     theirs = stored(torch.zeros(32).to(dtype), tmp_path / "memory")
-    assert is_as_drawn([here], theirs, lambda: [redrawn])
+    assert is_as_drawn([here], [], theirs, lambda: [redrawn])
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor")

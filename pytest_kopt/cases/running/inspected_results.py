@@ -387,6 +387,7 @@ def _as_stored(handed_over: float, number: float) -> float:
 
 def is_as_drawn(
     drawn: Sequence[torch.Tensor],
+    written: Sequence[torch.Tensor],
     memory: Mapping[str, Any],
     again: Callable[[], Sequence[torch.Tensor]],
 ) -> bool:
@@ -395,14 +396,19 @@ def is_as_drawn(
     They may differ by rounding, and in memory that was never written. There what is drawn `again`
     under poisoned allocations is poison, which may be what was drawn here as well: blocks of an
     earlier call are handed out once more.
+
+    Calls may put more into inputs that they have `written` to: known are these sizes alone.
+    Elsewhere nothing more is an input: results would not have to last there.
     """
-    stored, begin = numpy.fromfile(memory["file"], numpy.uint8), sum(memory["sizes"])
-    places = memory["inputs"][: len(drawn)]
-    if [whole for whole, _, _ in places] != [*map(span_bytes, drawn)]:
+    content, begin = numpy.fromfile(memory["file"], numpy.uint8), sum(memory["sizes"])
+    spans, places = [*map(span_bytes, (*drawn, *written))], memory["inputs"]
+    is_more = len(places) > len(spans) and not written
+    if is_more or [whole for whole, _, _ in places[: len(spans)]] != spans:
         return False
+    places = places[: len(drawn)]
     for at, (tensor, (_, start, size)) in enumerate(zip(drawn, places, strict=True)):
         here, is_own = _piece(tensor, start, size)
-        elements = torch.from_numpy(stored[begin : begin + size].copy()).view(tensor.dtype)
+        elements = torch.from_numpy(content[begin : begin + size].copy()).view(tensor.dtype)
         begin += size
         differs = is_own & (bits(elements) != bits(here))
         if not differs.any():

@@ -303,18 +303,18 @@ class _RedrawnContent:
         """Say whether a call left what it was given, but for what the case has it write to."""
         case, incoming = self.case_of(look["arm"]), [*(answer.incoming or {}).values()]
 
-        def unwritten(arguments: Sequence[Any]) -> list[torch.Tensor]:
-            activations, weights, _ = plain_inputs(
+        def by_use(arguments: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            activations, weights, written = plain_inputs(
                 *(arguments, case.weights, case.rewritten, incoming),
                 are_consumed=case.consumes_incoming,
             )
-            return [*activations, *weights]
+            return [*activations, *weights], written
 
         def again() -> list[torch.Tensor]:
             with poisoned_allocations():
-                return unwritten(self._forward(look).inputs)
+                return by_use(self._forward(look).inputs)[0]
 
-        return is_as_drawn(unwritten(answer.inputs), memory, again)
+        return is_as_drawn(*by_use(answer.inputs), memory, again)
 
     def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""
