@@ -222,6 +222,17 @@ def test_a_block_of_one_call_is_brought_what_the_other_process_drew(is_whole: bo
         blocks.singles()
 
 
+def test_blocks_of_all_calls_are_brought_what_their_process_cannot_foresee() -> None:
+    old, new = Holding(b"others"), Holding(b"itsown")
+    arms = cast("Any", {CANDIDATE: new, ALONE: old})
+    places = {arm: [ROW] for arm in arms}
+    blocks = Blocks(arms, random.Random(7), "cpu", 1, {a: [1] for a in arms}, places)
+    laps = blocks.singles(calls=0)
+    assert len(laps) == 2 and new.memory[INPUT] == b"others"
+    assert " ".join(new.seen).count("Write stop clock write Time go") == 4
+    assert Blocks(arms, random.Random(7), "cpu", 1, places).singles(calls=0) == []
+
+
 def test_what_lies_among_weights_is_left_where_it_is() -> None:
     arms = cast("Any", {arm: Holding(b"inputs", INPUT + 5, 2) for arm in (CANDIDATE, ALONE)})
     blocks = Blocks(

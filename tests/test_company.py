@@ -260,6 +260,16 @@ def test_what_one_process_alone_shows_in_single_calls_is_no_doubt() -> None:
     assert (found.doubt, found.excess) == ("", 0.0) and not [*asked]
 
 
+def test_a_gain_is_no_larger_than_for_input_values_that_are_brought() -> None:
+    """A call may be as fast in any block of one call, and be computed early in others."""
+    (company,) = in_singles(5.0, 0.01)
+    for case in company.values():
+        arms = (ALONE, 10.0), (CANDIDATE, 8.0), (CANDIDATE, 8.01), (ALONE, 10.01)
+        case.brought = [[(arm, block_time(ms)) for arm, ms in arms]] * 2 * (not case.is_same)
+    found = look_singles([replica(100.0)] * 2, [company], lambda: [company])
+    assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(25.0, abs=0.5)
+
+
 def test_what_single_calls_show_stays_where_others_are_not_measured() -> None:
     """A candidate could end its process in them whenever they are asked for again."""
     found = look_singles([replica(100.0)] * 2, in_singles(8.0, 0.01), lambda: [replica(100.0)])

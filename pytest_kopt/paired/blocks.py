@@ -251,8 +251,11 @@ class Blocks:
     def _drawn(self) -> int:
         return self._order.getrandbits(62)
 
-    def singles(self, *, is_whole: bool = False) -> list[Quad]:
+    def singles(self, *, is_whole: bool = False, calls: int = 1) -> list[Quad]:
         """Compare the candidate and the incumbent by blocks of one call, on the CPU.
+
+        With 0 `calls` they are as long as any: a process that writes input values cannot tell that
+        others are brought. There is none where nothing can be.
 
         The incumbent is that of a process without the candidate, if there is one. A block of few
         calls with the same weights comes before each: a transform of these may be kept. The call
@@ -263,18 +266,19 @@ class Blocks:
         old = ALONE if ALONE in self.arms else INCUMBENT
         if self.arms[old] is self.arms[CANDIDATE]:
             return []
-        can_bring = self._can_bring(old)
+        if not (can_bring := self._can_bring(old)) and not calls:
+            return []
 
         def single(arm: str, seed: int) -> BlockTime:
             content = (old, seed) if can_bring else None
             if arm == CANDIDATE and content:
-                self.run(old, seed, first=1, content=content)
+                self.run(old, seed, first=calls, content=content)
                 seed = self._beside(seed) if is_whole else seed
             # Right before the call, for both: what ran between would leave them other caches.
             self.run(arm, self._beside(seed), first=_WARMING)
-            return self.run(arm, seed, first=1, content=content)
+            return self.run(arm, seed, first=calls, content=content)
 
-        laps = max(2, math.ceil(_SINGLE_LAPS / self._cases))
+        laps = max(2, math.ceil(_SINGLE_LAPS / self._cases)) if calls else 2
         return [self._lap((CANDIDATE, old), single) for _ in range(laps)]
 
     def _beside(self, seed: int) -> int:
@@ -292,8 +296,8 @@ class Blocks:
         """Run a block of an arm, on a GPU after a pause that keeps the clock at its top.
 
         With `seconds` the device is kept busy for that time, with forward and backward in turn. On
-        the CPU the `first` calls of a block may run alone. The first of them may meet the `content`
-        of an arm and a seed that its process has just met.
+        the CPU the `first` calls of a block may run alone. The calls may meet the `content` of an
+        arm and a seed that its process has just met.
 
         It is rule 3 of docs/honesty.md.
         """
@@ -311,7 +315,7 @@ class Blocks:
             child.expect(Written)
             # What its process computes after its clock was read is in no memory that is read.
             with ExitStack() as still:
-                bring = partial(self._bring, content[0], arm, way) if content else None
+                bring = partial(self._bring, content[0], arm, way, calls) if content else None
                 ms, around_ms = self._timed(child, still, bring)
                 if not self._is_gpu:
                     # Drawn now that it is over.
@@ -360,8 +364,8 @@ class Blocks:
             return False
         return all(ways) and all(size <= _MOST_BROUGHT for _, size in chain(*ways))
 
-    def _bring(self, content: str, arm: str, way: int) -> None:
-        """Write the activations that an arm has met into another's first call, or its own again.
+    def _bring(self, content: str, arm: str, way: int, calls: int) -> None:
+        """Write the activations that an arm has met into another's calls, or its own again.
 
         No process can take part in that but by ending. A process that is in the way ends.
         """
@@ -371,14 +375,16 @@ class Blocks:
             return
         failing = source
         try:
-            met = brought(source.inspected, self._places[content][way])
-            values = [source.inspected.read(address, size) for address, size in met]
-            failing = target
-            places = brought(target.inspected, self._places[arm][way])
-            if [size for _, size in met] != [size for _, size in places]:
-                raise OSError("they take other memory")
-            for (address, _), content_of in zip(places, values, strict=True):
-                target.inspected.write(address, content_of)
+            for call in range(calls):
+                failing = source
+                met = brought(source.inspected, self._places[content][way], call)
+                values = [source.inspected.read(address, size) for address, size in met]
+                failing = target
+                places = brought(target.inspected, self._places[arm][way], call)
+                if [size for _, size in met] != [size for _, size in places]:
+                    raise OSError("they take other memory")
+                for (address, _), content_of in zip(places, values, strict=True):
+                    target.inspected.write(address, content_of)
         except OSError as error:
             failing.kill()
             raise ChildDied(f"input values cannot be brought: {error}") from None

@@ -433,7 +433,7 @@ class Lane:
             if alone and had_company:
                 pairs = {"alone": alone, CANDIDATE: quads.quads[CANDIDATE]}
                 self._alone[quads.nodeid] = replace(quads, quads=pairs, outside=(), looks=[])
-                quads.singles = []
+                quads.singles, quads.brought = [], []
         gains = [case.ratio("step") for case in cases.values() if CANDIDATE in case.quads]
         self._gain = fmean(gains) if gains else 0.0
 

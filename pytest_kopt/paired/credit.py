@@ -526,35 +526,56 @@ def look_singles(
     beside_alone: Replicates,
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
 ) -> CrossCheck:
-    """Hold the gain against that of blocks of one call, on the CPU.
+    """Hold the gain against that of blocks of one call, and of brought ones, on the CPU.
 
     A longer block has calls that can leave their work to another one, or find its input values. The
     gain there is what a single call of the candidate takes less than one of the current best, in a
     process without the candidate. Costs of any block cancel, but for what two processes differ by:
     less counts if `another` replica, in processes of its own, shows it each time.
+
+    The costs of a block may be more than a call takes. Then only longer blocks show work that was
+    done while input values were written.
     """
-    gains, measured, less = _gains(replicas), [*replicas, *beside_alone], None
+    measured = [*replicas, *beside_alone]
+    checks = [
+        _look_apart(_gains(replicas), measured, another, is_brought=is_brought)
+        for is_brought in (True, False)
+    ]
+    return max(checks, key=lambda check: (bool(check.doubt), check.excess))
+
+
+def _look_apart(
+    gains: Mapping[str, float],
+    measured: Replicates,
+    another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
+    *,
+    is_brought: bool,
+) -> CrossCheck:
+    less: _Less | None = None
     for times in range(_TIMES):
         # A candidate that ends in these blocks, and is measured without them, takes nothing back.
-        less = _less_by_sums(gains, _singles(measured)) or less
+        less = _less_by_sums(gains, _singles(measured, is_brought=is_brought)) or less
         if not less or less.at(_LOSS_LEVEL).lower(_LOSS_LEVEL) <= suspect_above(less.gain):
             return CrossCheck(document=less and less.whole.figures(_LOSS_LEVEL))
         if times < _TIMES - 1:
             measured = [*another()]
     assert less is not None
-    return less.held("in blocks of one call")
+    return less.held("for input values that are brought" if is_brought else "in blocks of one call")
 
 
-def _singles(measured: Replicates) -> dict[str, list[tuple[float, float]]]:
-    """Return what a call takes of both versions by blocks of one call, the candidate's first."""
+def _singles(
+    measured: Replicates, *, is_brought: bool = False
+) -> dict[str, list[tuple[float, float]]]:
+    """Return what a call takes of both versions by these blocks, the candidate's first."""
     times = dict[str, list[tuple[float, float]]]()
     for case in (case for replica in measured for case in replica.values()):
-        arms = {arm for quad in case.singles for arm, _ in quad} - {CANDIDATE}
+        quads = case.brought if is_brought else case.singles
+        arms = {arm for quad in quads for arm, _ in quad} - {CANDIDATE}
         for old_arm in arms & {ALONE, INCUMBENT}:
             kind = "alone" if old_arm == ALONE else CANDIDATE
             blocks = (block for quad in case.quads[kind] for block in quad)
             took = statistics.fmean(time.of("step") for arm, time in blocks if arm == old_arm)
-            for new, old in pairs_of(case.singles, CANDIDATE, old_arm):
+            for new, old in pairs_of(quads, CANDIDATE, old_arm):
                 single = took + new.of("step") - old.of("step")
                 times.setdefault(case.nodeid, []).append((single, took))
     return times

@@ -359,12 +359,12 @@ def _memory_of(process: Inspected, places: int, call: int) -> _CallMemory | None
     return memory
 
 
-def brought(process: Inspected, places: int) -> list[tuple[int, int]]:
-    """Return the addresses and bytes of the activations of a block's first call.
+def brought(process: Inspected, places: int, call: int = 0) -> list[tuple[int, int]]:
+    """Return the addresses and bytes of the activations of a block's call.
 
     None of them where another input lies among them. OSError where they cannot be read.
     """
-    row = _numbers(process, places, 0, PLACES)
+    row = _numbers(process, places, call, PLACES)
     inputs = _inputs(process, row)
     activations, unlike = inputs[: row[-2]], inputs[row[-2] :]
     is_mixed = any(a < b + n and b < a + size for a, size in activations for b, n in unlike)

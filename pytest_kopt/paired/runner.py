@@ -338,6 +338,7 @@ class Runner(Children):
         is_gpu = device.kind != "cpu"
         if has_candidate and to_witness is not None and not is_gpu:
             case.singles = blocks.singles(is_whole=facts.is_brought_whole)
+            case.brought = blocks.singles(is_whole=facts.is_brought_whole, calls=0)
         decides = is_gpu and case.operating_point == SUSTAINED and has_candidate
         if (turns or decides) and case.nodeid not in self._clocks.steady:
             if quads := blocks.sustained(turns or AT_LENGTH, has_control=decides):

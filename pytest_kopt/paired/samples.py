@@ -121,6 +121,8 @@ class CaseQuads:
     looks: list[Quad] = field(default_factory=list)
     #: Blocks of one call on the CPU, and those of the incumbent in a process without the candidate.
     singles: list[Quad] = field(default_factory=list)
+    #: Blocks of all calls, whose input values were brought from that process.
+    brought: list[Quad] = field(default_factory=list)
     #: Whether the clock does not fall under load, so that one figure holds at both points.
     is_steady: bool = False
     #: By how much, as a log-ratio, the gain in pairs is more than is credited.
