@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import idle, pinning
+from pytest_kopt.devices import context, idle, pinning
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import busy_pct, cpu_clock_mhz, cpu_ticks
 from pytest_kopt.devices.pinning import (
@@ -180,3 +180,18 @@ def test_a_stranger_between_measurements_is_waited_for() -> None:
         Placement(host, (A,), A, print, wait_minutes=0.0).keep_strangers_off(A)
     Placement(host, (A,), A, print).keep_strangers_off(A)
     pinning.ON_CPU.keep_strangers_off(CPU)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, AssertionError])
+def test_a_gpu_that_torch_cannot_use_is_no_fault_of_the_kernel(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_use(host: Host) -> Device:
+        raise kind("No CUDA GPUs are available.\nSet TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(context, "discover", lambda kind: Host(None, (A,)))
+    monkeypatch.setattr(context, "in_use", in_use)
+    with pytest.raises(
+        BadInput, match=r"torch cannot use the GPU: No CUDA GPUs are available\. Fix"
+    ):
+        context.rouse("cuda")

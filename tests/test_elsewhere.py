@@ -1,12 +1,18 @@
-"""`--kopt-base PATH`: which files of the project a folder, or one file, is another version of."""
+"""`--kopt-base`: what a folder, or one file, is another version of, and what changes reach."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.evidence import CaseEvidence
+from pytest_kopt.cases.result import CaseResult, Collector
 from pytest_kopt.errors import BadInput
+from pytest_kopt.trials.pull_request.against_base import PullRequestGate
 from pytest_kopt.trials.pull_request.base import Base
 from pytest_kopt.versions.tree import contents_of
 
@@ -67,3 +73,53 @@ def test_a_base_is_a_path_where_git_knows_no_such_ref(root: Path, tmp_path: Path
     assert str(base) == "../gemm.py"
     with pytest.raises(BadInput, match="no path, and this is no git repository"):
         Base.of("../other.py", root, root)
+
+
+def case(**evidence: Any) -> CaseResult:
+    found = CaseEvidence(**evidence)
+    return CaseResult("tests/t.py::t", "t", ("label",), {}, check="PASS", evidence=found)
+
+
+def test_a_change_reaches_the_cases_whose_process_used_the_file(root: Path) -> None:
+    (root / "sizes.json").write_text("8")
+    (root / "notes.md").write_text("none")
+    base = Base("main", "", root, {}, root)
+    used = case(loaded=("kernels/gemm.py",), opened={"sizes.json": ("kernels/gemm.py",)})
+    for path in ("kernels/gemm.py", "sizes.json"):
+        assert base.any_used([path], [used]), path
+    for path in ("kernels/tiles.py", "notes.md"):
+        assert not base.any_used([path], [used]), path
+    # A file that is gone may have been looked for.
+    assert base.any_used(["kernels/gone.py"], [used])
+
+
+def test_a_change_reaches_a_function_by_what_that_itself_used(root: Path) -> None:
+    """The process ran other cases before, and the tests read files of their own."""
+    (root / "sizes.json").write_text("8")
+    (root / "table.json").write_text("8")
+    base = Base("main", "", root, {}, root)
+    opened = {"sizes.json": ("kernels/gemm.py",), "table.json": ("kernels/tiles.py",)}
+    loaded = ("kernels/gemm.py", "kernels/tiles.py")
+    called = case(loaded=loaded, opened=opened, used=("kernels/gemm.py",))
+    for path in ("kernels/gemm.py", "sizes.json"):
+        assert base.any_called([path], called), path
+    for path in ("kernels/tiles.py", "table.json"):
+        assert not base.any_called([path], called), path
+
+
+def test_cases_that_do_not_import_at_the_base_are_no_new_ones() -> None:
+    error = "E   ModuleNotFoundError: No module named 'kernels.gemm'"
+    gate: Any = SimpleNamespace(
+        _then=Collector(collect_errors={"tests/t.py": error}),
+        _check_same_ids=lambda ids: None,
+        other=Base("main", "", Path("/p"), {}, Path("/p")),
+    )
+    gate._check_base_imports = partial(PullRequestGate._check_base_imports, gate)
+
+    def collect(nodeid: str) -> None:
+        PullRequestGate.check_collection(gate, [nodeid], Collector(order=[nodeid]), False)
+
+    collect("tests/other.py::t")
+    with pytest.raises(BadInput, match=r"tests/t\.py does not import there: .*kernels") as refused:
+        collect("tests/t.py::t")
+    assert str(refused.value).startswith("main: ")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,41 @@ def test_what_is_refused_to_an_installed_package_is_said_with_its_name(tmp_path:
     assert len(said) == 1
     assert said[0].startswith("plugin records: kopt refused it"), said
     assert said[0].endswith("or -p no:records")
+
+
+def refused_in(file: Path) -> PermissionError:
+    """Return what the confinement has a file raise that is imported."""
+    with pytest.raises(PermissionError) as raised:
+        exec(compile("raise PermissionError(13, 'Permission denied')", file, "exec"), {})
+    assert raised.tb.tb_next
+    return raised.value.with_traceback(raised.tb.tb_next)
+
+
+def test_what_is_refused_to_a_conftest_file_that_is_imported_is_said_with_its_place(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    parsing = RefusedToGuests(said.append, tmp_path).pytest_cmdline_parse()
+    next(parsing)
+    with pytest.raises(PermissionError):
+        parsing.throw(refused_in(tmp_path / "conftest.py"))
+    assert len(said) == 1
+    assert said[0].startswith(f"{tmp_path}/conftest.py:1: kopt refused it"), said
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("test_it.py", True), ("kernel.py", False)])
+def test_what_is_refused_to_a_test_file_that_is_imported_is_said_and_no_kernels(
+    name: str, is_said: bool, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    collector: Any = SimpleNamespace(path=tmp_path / "test_it.py")
+    collecting = RefusedToGuests(said.append, tmp_path).pytest_make_collect_report(collector)
+    next(collecting)
+    excinfo = SimpleNamespace(value=refused_in(tmp_path / name))
+    report: Any = SimpleNamespace(call=SimpleNamespace(excinfo=excinfo))
+    with pytest.raises(StopIteration):
+        collecting.send(report)
+    assert bool(said) is is_said, said
 
 
 def test_a_plugin_that_is_installed_in_two_folders_of_the_path_is_set_aside_once() -> None:

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from pytest_kopt.cases.order import Bench
+from pytest_kopt.cases.order import Bench, WorkerOrders
 from pytest_kopt.cases.running.switches import (
     left_switches,
     new_operators,
@@ -20,6 +21,7 @@ from pytest_kopt.cases.running.switches import (
     switches_kept,
     write_switch,
 )
+from pytest_kopt.session.worker import bench_of
 
 backends: Any = torch.backends
 
@@ -163,3 +165,13 @@ def test_switches_that_calls_leave_are_named(leave: Callable[[], object]) -> Non
         (finding,) = left_switches(before)
     assert finding.check == "switch-left" and not finding.rejects
     assert [*left_switches(before)] == []
+
+
+def test_torch_compiles_in_the_process_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pool of compilers imports torch for seconds, beside kernels that are timed."""
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "8")
+    imported = SimpleNamespace(compile_threads=8)
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", imported)
+    bench_of(WorkerOrders("cpu", "auto", 1, 60.0, "standard"))
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert imported.compile_threads == 1
