@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.protocol import Begin, Profile, StopWorker
 from pytest_kopt.cases.replies import Profiled
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.processes import served
 from pytest_kopt.processes.channel import read_replies, write_orders
 from pytest_kopt.processes.launched import boot
 from pytest_kopt.profiling import kernel_table
@@ -177,6 +179,37 @@ def test_doubled(kopt):
         nbytes=512,
     )
 """
+
+
+class Left(BaseException):
+    """In place of the end of a process that runs nothing at its exit."""
+
+
+@pytest.mark.parametrize(("is_watched", "end"), [(True, SystemExit), (False, Left)])
+def test_a_vendors_tool_that_watches_a_worker_sees_it_exit(
+    is_watched: bool, end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its report then; any other worker ends as soon as its session has."""
+    worker = WorkerOrders("cpu", "auto", 7, 60.0, "standard")
+    begin = Begin(worker, [*sys.path], [*sys.argv], [], is_watched=is_watched)
+    to_process = ("adopt_orphans", "_keep_from_children", "keep_freed_memory")
+    for name in (*to_process, "compile_from_source", "Connection"):
+        monkeypatch.setattr(served, name, mock.Mock())
+    channel = mock.Mock(receive=lambda: begin)
+    monkeypatch.setattr(served, "Channel", lambda *_: channel)
+    monkeypatch.setattr(served, "leave", mock.Mock(side_effect=Left))
+    outlived = list[str]()
+
+    def session(words: list[str], plugins: list[object]) -> int:
+        (serving,) = (each for each in plugins if isinstance(each, served.Serve))
+        serving.pytest_sessionfinish(0)
+        outlived.append("the last hook")
+        return 0
+
+    monkeypatch.setattr(pytest, "main", session)
+    with pytest.raises(end):
+        served.serve(0, 1, tmp_path)
+    assert bool(outlived) is is_watched
 
 
 @pytest.mark.long
