@@ -46,6 +46,35 @@ def test_what_a_check_of_honesty_calls_wrong_is_to_be_repaired(tmp_path: Path) -
     assert [flag for flag in verdict.flags if flag.startswith("empty-capture: ")]
 
 
+def test_no_round_is_run_on_a_detached_head(tmp_path: Path) -> None:
+    """Its commit would be on no branch, and gone with the next switch."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=True)
+    project.git("switch", "--quiet", "--detach")
+    refusal = project.play("equal").refusal
+    assert "HEAD is detached" in refusal and "git switch BRANCH" in refusal
+
+
+def test_a_file_that_a_kept_version_lacks_goes_from_git(tmp_path: Path) -> None:
+    more = "kernels/b.py"
+    first = {KERNEL: b"OLD = 1\n", more: b"MORE = 1\n"}
+    project = DrivenCampaign(tmp_path / "project", first, in_git=True)
+    assert project.play("equal").verdict
+    project.write(more, None)
+    verdict = project.play("faster").verdict
+    assert verdict and verdict.decision == "ACCEPTED"
+    assert project.git("ls-tree", "--name-only", "HEAD", "kernels/").split() == [KERNEL]
+
+
+def test_the_final_comparison_takes_the_best_version_and_no_edit(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    project.play("equal")
+    project.write(KERNEL, b"NEW = 1\n")
+    assert project.play("faster").verdict
+    project.write(KERNEL, b"MINE = 1\n")
+    ran = project.measure("final", OUTCOMES["faster"], RATES, Steps(project.root))
+    assert "the kernel files are not those of round 2, the last accepted" in ran.refusal
+
+
 def test_the_baseline_alone_names_the_inputs_that_the_cases_exclude(tmp_path: Path) -> None:
     """The cases are frozen with it: every round would carry the flag."""
     project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
