@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,6 +79,20 @@ def test_events_stand_one_a_line_in_the_order_they_happened(path: Path) -> None:
     together = path.with_name("together.jsonl")
     ledger.append(together, *EVENTS)
     assert together.read_bytes() == path.read_bytes()
+
+
+def test_events_are_on_disk_before_anything_follows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses its power would otherwise commit what no event tells of."""
+    synced: list[bytes] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.pread(descriptor, 1 << 20, 0))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    ledger.append(path, *EVENTS[:2])
+    assert synced == [path.read_bytes()] != [b""]
 
 
 def test_appending_keeps_every_byte_that_was_there(path: Path) -> None:

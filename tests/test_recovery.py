@@ -99,3 +99,16 @@ def test_an_attempt_of_which_only_the_beginning_is_on_record_is_none(
         ran = project.play("faster")
         assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 3), ran
         project.layout.ledger.write_bytes(before)
+
+
+def test_evidence_that_no_event_names_is_kept_beside_that_of_the_next_session(
+    project: DrivenCampaign,
+) -> None:
+    project.edit_manifest(max_iterations=None)
+    with mock.patch.object(Campaign, "append", side_effect=Killed()):
+        assert project.play("slower").verdict is None
+    left = (project.layout.attempt(2, 1) / "benchmark.csv").read_bytes()
+    assert project.play("faster").verdict
+    assert (project.layout.attempt(2, 1) / "benchmark.csv").read_bytes() != left
+    kept = project.layout.artifacts(2) / "attempt-1.cut-off-1"
+    assert (kept / "benchmark.csv").read_bytes() == left

@@ -262,7 +262,13 @@ def test_an_author_in_the_environment_is_enough(
     assert work.git("log", "-1", "--format=%an <%ae>") == "Ada <ada@example.org>"
 
 
-@pytest.mark.parametrize("name", ["pre-commit", "commit-msg", "prepare-commit-msg", "post-commit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pre-commit", "commit-msg", "prepare-commit-msg", "post-commit"),
+        "reference-transaction",
+    ],
+)
 def test_hooks_do_not_run(work: Work, name: str) -> None:
     ran = work.hook(name)
     work.write(KERNEL, "A = 2\n")
