@@ -23,7 +23,14 @@ from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.runner import Died
 from pytest_kopt.schema.columns import MEMORY
 from pytest_kopt.trials import comparing
-from pytest_kopt.trials.judging import dishonest, findings_of, flagged, refuse, unfinished
+from pytest_kopt.trials.judging import (
+    dishonest,
+    fail_rows_of_failed_tests,
+    findings_of,
+    flagged,
+    refuse,
+    unfinished,
+)
 from pytest_kopt.trials.rounds import candidate
 
 CASES = ["test_k.py::test_r[2]", "test_k.py::test_r[1]"]
@@ -35,6 +42,18 @@ def test_a_reason_that_cases_share_is_said_once() -> None:
         refuse([*refusals, "a worker sent noise"])
     text = "case t.py::test[0]: x is odd. Fix: double it (as in 2 more); a worker sent noise"
     assert str(refused.value) == text
+
+
+def test_a_test_that_fails_once_its_case_is_measured_has_no_row_that_passes() -> None:
+    """Its own assertion, or a fixture of the project's, may know more than the reference."""
+    rows = [CaseResult(name, name, check="PASS", cells={"Time (ms)": 1.0}) for name in CASES]
+    collector = Collector(order=CASES, results={row.nodeid: row for row in rows})
+    collector.failures[CASES[1]] = "assert leaked == 0"
+    fail_rows_of_failed_tests(collector)
+    passed, failed = (collector.results[name] for name in CASES)
+    assert passed == rows[0]
+    assert (failed.check, failed.diagnosis) == ("FAIL", "assert leaked == 0")
+    assert math.isnan(failed.cells["Time (ms)"])  # type: ignore[arg-type]
 
 
 def test_skipped_cases_are_named_where_no_other_is_left() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,11 +15,13 @@ from pytest_kopt.campaign.history.trend import chain_of_best, chain_to
 from pytest_kopt.campaign.ledger import AnyEvent, Decided, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.cases.result import CaseResult, named, names
+from pytest_kopt.cases.order import WorkerOrders
+from pytest_kopt.cases.result import CaseResult, Collector, named, names
 from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files.summary import missing_text
+from pytest_kopt.trials.measurements import Measurements
 from tests.builders import attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]
@@ -181,3 +185,22 @@ def test_named_core_cases_are_measured_at_the_quick_level_too() -> None:
     every = manifest_of(core_shapes="all", representative_shapes=["a", "b", "c"])
     assert [cases[name] for name in levels.representative(every, cases)] == ["a", "b", "c"]
     assert levels.representative(manifest_of(representative_shapes=None), cases) == ()
+
+
+def test_all_that_the_other_cases_come_to_counts() -> None:
+    """A test may fail, or end its process, only where its case is timed."""
+    again = Collector(results={"b": mock.sentinel.row})
+    again.dead["c"] = "SIGSEGV"
+    again.failures["d"] = "assert False"
+    collector = Collector()
+    session: Any = SimpleNamespace(
+        orders=WorkerOrders("cpu", "auto", 1, 60.0, "standard", untimed=("b", "c", "d")),
+        progress=mock.Mock(),
+        sites=mock.Mock(lanes=lambda homes, measured: ["one lane"]),
+        _collector=collector,
+        _rerun=lambda where: SimpleNamespace(run=lambda: again),
+    )
+    Measurements.time_also(session, ("b", "c", "d"))
+    assert session.orders.untimed == ()
+    assert (collector.results, collector.dead) == (again.results, {"c": "SIGSEGV"})
+    assert collector.failures == {"d": "assert False"}
