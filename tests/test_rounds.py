@@ -11,7 +11,7 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.trials.campaign_trial import engine_of
 from tests.crash import Steps
-from tests.driven_campaign import RATES, DrivenCampaign
+from tests.driven_campaign import NAME, RATES, DrivenCampaign
 from tests.model_campaign import OUTCOMES
 
 KERNEL = "kernels/a.py"
@@ -63,6 +63,31 @@ def test_a_file_that_a_kept_version_lacks_goes_from_git(tmp_path: Path) -> None:
     verdict = project.play("faster").verdict
     assert verdict and verdict.decision == "ACCEPTED"
     assert project.git("ls-tree", "--name-only", "HEAD", "kernels/").split() == [KERNEL]
+
+
+def test_a_command_that_writes_to_the_ledger_ends_the_round_and_leaves_it_as_it_was(
+    tmp_path: Path,
+) -> None:
+    place = f"agent/workspace/{NAME}/ledger.jsonl"
+    forge = f"sh -c 'test ! -e {place} || echo forged >> {place}'"
+    first = {KERNEL: b"OLD = 1\n"}
+    project = DrivenCampaign(tmp_path / "project", first, in_git=False, test_command=forge)
+    assert project.play("equal").verdict
+    before = project.layout.ledger.read_bytes()
+    project.write(KERNEL, b"NEW = 1\n")
+    refusal = project.play("faster").refusal
+    assert f"`{forge}` changed the campaign's ledger; kopt restored it" in refusal
+    assert project.layout.ledger.read_bytes() == before
+
+
+def test_a_kernel_that_is_edited_while_it_is_measured_is_not_judged(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    project.play("equal")
+    project.write(KERNEL, b"NEW = 1\n")
+    ran = project.play("faster", meanwhile=lambda: project.write(KERNEL, b"MINE = 1\n"))
+    assert ran.verdict and ran.verdict.decision == "INCOMPLETE"
+    assert "the kernel files changed while they were measured" in ran.verdict.reason
+    assert project.kernel() == {KERNEL: b"MINE = 1\n"}
 
 
 def test_the_final_comparison_takes_the_best_version_and_no_edit(tmp_path: Path) -> None:

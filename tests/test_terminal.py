@@ -23,7 +23,7 @@ from pytest_kopt.schema.columns import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.show.lines import Line, write
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.show.terminal import BAR_WIDTH, Axis, result_lines, verdict_lines
+from pytest_kopt.show.terminal import BAR_WIDTH, Axis, close_with, result_lines, verdict_lines
 from pytest_kopt.show.words import told_once
 from tests.builders import few_examples
 
@@ -323,6 +323,25 @@ def test_the_next_step_ends_with_its_command(decision: Decision, command: str) -
     verdict = a_closing([a_case(0)], [3.0]).verdict
     about = {"decision": decision, "campaign": "c", "round": 3}
     assert f"next: go on{command}" in list(verdict_lines(verdict.model_copy(update=about)))
+
+
+@pytest.mark.parametrize(
+    ("decision", "colour"),
+    [
+        (Decision.ACCEPTED, "green"),
+        (Decision.INCONCLUSIVE, "yellow"),
+        (Decision.ROLLED_BACK, "red"),
+    ],
+)
+def test_the_last_line_has_the_decision_and_its_colour(decision: Decision, colour: str) -> None:
+    """The tests may all have passed of a version that is slower."""
+    passed = ("2 passed", {"green": True})
+    reporter: Any = SimpleNamespace(build_summary_stats_line=lambda: ([passed], "green"))
+    verdict = a_closing([a_case(0)], [3.0]).verdict
+    close_with(reporter, verdict.model_copy(update={"decision": decision}))
+    parts, shade = reporter.build_summary_stats_line()
+    assert parts == [passed, (str(decision), {colour: True, "bold": True})]
+    assert shade == colour
 
 
 def test_bars_say_what_they_show() -> None:
