@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -228,6 +229,20 @@ def shuffled(x: Tensor, seed: int) -> Tensor:
     return x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))]
 
 
+@dataclass
+class Filling:
+    rows: Tensor
+    length: int
+
+
+def filling(x: Tensor, w: Tensor, cache: Filling) -> None:
+    cache.rows.copy_(x @ w)
+
+
+def with_bias(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return x @ w + bias
+
+
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (product, {}),
     "expanded": (product, {"inputs": lambda: (torch.randn(8).expand(16, 8), torch.randn(8, 8))}),
@@ -252,6 +267,38 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         {
             "inputs": lambda: (torch.randn(16, 8), torch.randn(8, 8), torch.randn(16, 8)),
             "reference": adding,
+        },
+    ),
+    "a number among what is written": (
+        filling,
+        {
+            "inputs": lambda: (
+                *(torch.randn(16, 8), torch.randn(8, 8)),
+                Filling(torch.zeros(16, 8), 3),
+            ),
+            "reference": filling,
+        },
+    ),
+    "expanded and consumed": (
+        with_bias,
+        {
+            "inputs": lambda: (
+                *(torch.randn(16, 8), torch.randn(8, 8)),
+                torch.randn(1, 8).expand(16, 8),
+            ),
+            "reference": with_bias,
+            "consumes": (2,),
+        },
+    ),
+    "backward of what is expanded": (
+        product,
+        {
+            "backward": True,
+            "dims": {"M": 16, "N": 8, "K": 8},
+            "inputs": lambda: (
+                torch.randn(1, 8).expand(16, 8),
+                torch.randn(8, 8, requires_grad=True),
+            ),
         },
     ),
     "several": (several, {"reference": several}),

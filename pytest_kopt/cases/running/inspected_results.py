@@ -415,7 +415,11 @@ def is_as_drawn(
             continue
         for redrawn in again()[at : at + 1]:
             anew = bits(_piece(redrawn, start, size)[0])
-            differs &= (anew == bits(here)) & (anew != bits(poison(tensor.dtype)))
+            is_drawn = anew == bits(here)
+            if tensor.is_floating_point() or tensor.is_complex():
+                # A mask or an integer may be what poison is.
+                is_drawn &= anew != bits(poison(tensor.dtype))
+            differs &= is_drawn
         if not _is_rounded(elements[differs], here[differs]):
             return False
     return True

@@ -303,18 +303,19 @@ class _RedrawnContent:
         """Say whether a call left what it was given, but for what the case has it write to."""
         case, incoming = self.case_of(look["arm"]), [*(answer.incoming or {}).values()]
 
-        def by_use(arguments: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        def by_use() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+            # What was called lies as it is drawn: a copy of an expanded tensor is none.
             activations, weights, written = plain_inputs(
-                *(arguments, case.weights, case.rewritten, incoming),
+                *(self._forward(look).live, case.weights, case.rewritten, incoming),
                 are_consumed=case.consumes_incoming,
             )
             return [*activations, *weights], written
 
         def again() -> list[torch.Tensor]:
             with poisoned_allocations():
-                return by_use(self._forward(look).inputs)[0]
+                return by_use()[0]
 
-        return is_as_drawn(*by_use(answer.inputs), memory, again)
+        return is_as_drawn(*by_use(), memory, again)
 
     def _given(self, look: Mapping[str, Any]) -> Sequence[Any]:
         """Return what a look's forward was given: a GPU's backwards repeat one of their sets."""

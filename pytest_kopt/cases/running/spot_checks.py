@@ -42,7 +42,7 @@ from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
-from pytest_kopt.numerics.nested import fresh_copies, stored, tensors
+from pytest_kopt.numerics.nested import fresh_copies, stored
 
 #: The part of the places that a run fills in.
 _OF_RUN = slice(0, PLACES - 3)
@@ -63,7 +63,7 @@ class Recorder:
         self.has_run = False
         self.result: Any = None
         self.places = places
-        self.written = tensors(call.written)
+        self.written = stored(call.written)
         if places is not None:
             case = call.case
             parts = plain_inputs(
@@ -88,8 +88,10 @@ class Recorder:
             places[0] = number
             if isinstance(leaf, torch.Tensor):
                 offset = int(leaf.storage_offset()) * leaf.element_size()
-                places[2 * number - 1] = leaf.data_ptr()
-                places[2 * number] = leaf.untyped_storage().nbytes() - offset
+                # Many views of one storage would each be read to its end.
+                is_dense = leaf.is_contiguous()
+                size = leaf.nbytes if is_dense else leaf.untyped_storage().nbytes() - offset
+                places[2 * number - 1], places[2 * number] = leaf.data_ptr(), size
             else:
                 places[2 * number - 1], places[2 * number] = bits_of(leaf), NUMBER
 
