@@ -266,7 +266,7 @@ def test_a_gain_is_no_larger_than_for_input_values_that_are_brought() -> None:
     for case in company.values():
         arms = (ALONE, 10.0), (CANDIDATE, 8.0), (CANDIDATE, 8.01), (ALONE, 10.01)
         case.brought = [[(arm, block_time(ms)) for arm, ms in arms]] * 2 * (not case.is_same)
-    found = look_singles([replica(100.0)] * 2, [company], lambda: [company])
+    found = look_singles([replica(100.0)] * 2, [company], lambda: [company], is_brought=True)
     assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(25.0, abs=0.5)
 
 
@@ -298,7 +298,8 @@ def test_next_to_the_baseline_all_is_asked_in_which_the_current_best_took_part(
         judge_postponed=lambda: orders.append("judge"),
     )
     replicas = [replica(100.0)]
-    assert _doubt_there(cast("Any", comparison), replicas, [], math.log(2)) == wrong
-    assert orders == ["judge"]
+    doubt, excess = _doubt_there(cast("Any", comparison), replicas, [], math.log(2), None)
+    assert doubt == wrong and orders == ["judge"]
+    assert math.expm1(math.log(2) - excess) * 100 == pytest.approx(left_pct, abs=0.5)
     case = replicas[0]["t.py::t[0]"]
     assert percent(case.ratio("step")) == pytest.approx(left_pct, abs=0.5)

@@ -525,33 +525,20 @@ def look_singles(
     replicas: Replicates,
     beside_alone: Replicates,
     another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
+    *,
+    is_brought: bool = False,
 ) -> CrossCheck:
-    """Hold the gain against that of blocks of one call, and of brought ones, on the CPU.
+    """Hold the gain against that of blocks of one call, or of brought ones, on the CPU.
 
     A longer block has calls that can leave their work to another one, or find its input values. The
     gain there is what a single call of the candidate takes less than one of the current best, in a
     process without the candidate. Costs of any block cancel, but for what two processes differ by:
     less counts if `another` replica, in processes of its own, shows it each time.
 
-    The costs of a block may be more than a call takes. Then only longer blocks show work that was
-    done while input values were written.
+    The costs of a block may be more than a call takes. Then only longer blocks, whose input values
+    are brought, show work that was done while their process wrote others.
     """
-    measured = [*replicas, *beside_alone]
-    checks = [
-        _look_apart(_gains(replicas), measured, another, is_brought=is_brought)
-        for is_brought in (True, False)
-    ]
-    return max(checks, key=lambda check: (bool(check.doubt), check.excess))
-
-
-def _look_apart(
-    gains: Mapping[str, float],
-    measured: Replicates,
-    another: Callable[[], Iterable[Mapping[str, CaseQuads]]],
-    *,
-    is_brought: bool,
-) -> CrossCheck:
-    less: _Less | None = None
+    gains, measured, less = _gains(replicas), [*replicas, *beside_alone], None
     for times in range(_TIMES):
         # A candidate that ends in these blocks, and is measured without them, takes nothing back.
         less = _less_by_sums(gains, _singles(measured, is_brought=is_brought)) or less
@@ -563,9 +550,7 @@ def _look_apart(
     return less.held("for input values that are brought" if is_brought else "in blocks of one call")
 
 
-def _singles(
-    measured: Replicates, *, is_brought: bool = False
-) -> dict[str, list[tuple[float, float]]]:
+def _singles(measured: Replicates, *, is_brought: bool) -> dict[str, list[tuple[float, float]]]:
     """Return what a call takes of both versions by these blocks, the candidate's first."""
     times = dict[str, list[tuple[float, float]]]()
     for case in (case for replica in measured for case in replica.values()):
@@ -613,6 +598,7 @@ UNEXAMINED = _together(
     around_blocks=_UNASKED,
     new_content=_UNASKED,
     single_calls=_UNASKED,
+    brought_values=_UNASKED,
     outside_clock=_UNASKED,
 )
 
@@ -660,12 +646,14 @@ def examine(
         _refuse([alone.finding])
     anew = look_anew(replicas, (*beside_alone,))
     singles = look_singles(replicas, (*beside_alone,), another)
+    brought = look_singles(replicas, (*beside_alone,), another, is_brought=True)
     return _together(
         incumbent_alone=alone,
         total_time=total,
         around_blocks=around,
         new_content=anew,
         single_calls=singles,
+        brought_values=brought,
         outside_clock=witness,
     )
 

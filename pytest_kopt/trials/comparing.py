@@ -142,7 +142,11 @@ def _doubt_of_best(
         with trial.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
             # It finds out whether one process can hold both.
             first = [*comparison.replicas(1)]
-            if doubt := _doubt_there(comparison, first, results, claimed):
+            # A version may be kept for another benefit than its speed.
+            limit_pct = trial.policy_of_cases.shape_gate_pct
+            loss_pct = limit_pct if percent(claimed) < limit_pct else None
+            doubt, excess = _doubt_there(comparison, first, results, claimed, loss_pct)
+            if doubt:
                 return f"next to the baseline: {doubt}"
             if not is_slower and _longer(first[0], best_ms, gain_when_timed) <= _SLOWER:
                 return ""
@@ -150,6 +154,8 @@ def _doubt_of_best(
                 replicates = [*first, *comparison.replicas(_REPLICATES - 1)]
             else:
                 replicates = [comparison.in_company(claimed) for _ in range(_REPLICATES)]
+            for case in (case for each in replicates for case in each.values()):
+                case.excess = excess
     except (Caught, NotComparable, Refused) as error:
         if isinstance(error, Caught) and error.accuses:
             raise
@@ -174,23 +180,27 @@ def _doubt_there(
     replicas: list[dict[str, CaseQuads]],
     results: Sequence[CaseResult],
     gain: float,
-) -> str:
+    loss_pct: float | None,
+) -> tuple[str, float]:
     """Say what the `gain` lacks by other measurements next to a version, "" where it is there.
 
-    The gain of `replicas` is less by what they take off. The current best has a part in such
-    measurements: it could be slow in blocks of one call, or have a process judge as it likes.
+    With `loss_pct` no gain is claimed, but that no more than so much is lost.
+
+    The gain of `replicas` is less by what they take off, which comes second. The current best has a
+    part in such measurements: it could be slow in blocks of one call, or have a process judge as it
+    likes.
     """
     if not any(not case.is_same for case in replicas[0].values()):
-        return ""
+        return "", 0.0
     if comparison.why_apart:
         # There the first has no blocks of one call.
         replicas += comparison.replicas(1)
-    credit = examine(comparison, replicas, results, percent(gain), None)
+    credit = examine(comparison, replicas, results, percent(gain), loss_pct)
     comparison.judge_postponed()
     for case in (case for replica in replicas for case in replica.values()):
         case.excess = credit.excess
     wrong = (why for tried in comparison.tried if (why := tried.what.get(CANDIDATE)))
-    return credit.doubt or comparison.untried or next(wrong, "")
+    return credit.doubt or comparison.untried or next(wrong, ""), credit.excess
 
 
 def _is_slower(best: Attempt, results: Sequence[CaseResult], best_ms: Mapping[str, float]) -> bool:
