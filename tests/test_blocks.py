@@ -194,7 +194,7 @@ class Holding(Watched):
 
 
 #: Where they lie.
-ROW, INPUT = 1 << 12, 1 << 20
+ROW, INPUT, TABLE = 1 << 12, 1 << 20, 1 << 16
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -226,11 +226,19 @@ def test_blocks_of_all_calls_are_brought_what_their_process_cannot_foresee() -> 
     old, new = Holding(b"others"), Holding(b"itsown")
     arms = cast("Any", {CANDIDATE: new, ALONE: old})
     places = {arm: [ROW] for arm in arms}
-    blocks = Blocks(arms, random.Random(7), "cpu", 1, {a: [1] for a in arms}, places)
+    calls = {arm: [2] for arm in arms}
+    for process in (old, new):
+        row = array("Q", process.memory[ROW])
+        row, process.memory[TABLE] = row[:PLACES], row[PLACES:].tobytes()
+        row[-3] = TABLE
+        process.memory[ROW] = row.tobytes() * 2
+    blocks = Blocks(arms, random.Random(7), "cpu", 1, calls, places)
     laps = blocks.singles(calls=0)
     assert len(laps) == 2 and new.memory[INPUT] == b"others"
-    assert " ".join(new.seen).count("Write stop clock write Time go") == 4
-    assert Blocks(arms, random.Random(7), "cpu", 1, places).singles(calls=0) == []
+    assert " ".join(new.seen).count("Write stop clock write write Time go") == 4
+    brought = [block for block in blocks.looked_at if block.content]
+    assert len(brought) == 1, "one of these is looked at in each process"
+    assert Blocks(arms, random.Random(7), "cpu", 1, calls).singles(calls=0) == []
 
 
 def test_what_lies_among_weights_is_left_where_it_is() -> None:

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -132,8 +132,8 @@ class Blocks:
         #: The processor time of processes as their last blocks ended, in ms.
         self._spent_ms: dict[Child, float] = {}
         self._seen: dict[tuple[str, int], SeenBlock] = {}
-        #: How many blocks of the candidate met content that was brought.
-        self._brought = 0
+        #: How many blocks of the candidate met content that was brought, by their calls.
+        self._brought = Counter[int]()
         self._glance = glance
         #: Rounds of calls on content that none of them met before, on a GPU.
         self.looks: list[Quad] = []
@@ -320,7 +320,7 @@ class Blocks:
                 if not self._is_gpu:
                     # Drawn now that it is over.
                     if way == 0:
-                        place = self._place(number, block)
+                        place = self._place(number, block, first)
                     if place is not None:
                         places = None if self._places is None else self._places[arm][way]
                         block.see(child, places, self._order.randrange(calls))
@@ -339,15 +339,16 @@ class Blocks:
         figures = (counted, outside, waited, state.sm_mhz, state.power_w)
         return BlockTime(per_call[0], backward, *figures)
 
-    def _place(self, number: int, block: SeenBlock) -> int | None:
+    def _place(self, number: int, block: SeenBlock, first: int) -> int | None:
         """Draw the place of a block among those that are looked at, None: it is not.
 
-        One more is for blocks whose content was brought.
+        Two more are for blocks whose content was brought: of the `first` call, and of all.
         """
+        if block.content and block.arm not in TRUSTED:
+            self._brought[first] += 1
+            return None if self._order.randrange(self._brought[first]) else _LOOKS + first
         if block.content:
-            self._brought += block.arm not in TRUSTED
-            is_drawn = block.arm not in TRUSTED and not self._order.randrange(self._brought)
-            return _LOOKS if is_drawn else None
+            return None
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         return place if place < _LOOKS else None
 
