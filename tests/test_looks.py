@@ -218,18 +218,18 @@ def biased(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "copy", "said"),
     [
-        ((2.0, 2.0), "step speed improved: +2.00 %"),
-        ((-2.0, -2.0), "step speed fell: -2.00 %"),
-        ((9.0, -5.5), "case 'case1' is slower: -5.5"),
+        ((2.0, 2.0), 2.0, "step speed improved: +2.00 %"),
+        ((20.0, 20.0), 30.0, "step speed improved: +20.0 %"),
+        ((-2.0, -2.0), -2.0, "step speed fell: -2.00 %"),
+        ((9.0, -5.5), -1.5, "case 'case1' is slower: -5.5"),
     ],
-    ids=["gain", "loss", "a case"],
+    ids=["gain", "less than the copy", "loss", "a case"],
 )
 def test_while_one_copy_alone_shows_it_the_comparison_goes_on_to_incomplete(
-    changes: tuple[float, ...], said: str
+    changes: tuple[float, ...], copy: float, said: str
 ) -> None:
-    copy = changes[1] if changes[0] < 3 else -1.5
     for look in LOOKS:
         verdict = decide(biased(*changes, copy=copy, look=look), PRIMUS)
         assert (verdict is None) == (look < FINAL_LOOK)

@@ -195,7 +195,8 @@ def _dispute(look: Look) -> str:
     lost = next(filter(None, (rule.reason(one) for rule in itertools.chain(*_LOSSES))), "")
     shown = lost or next(filter(None, (rule.reason(one) for rule in _GAINS)), "")
     # All cases may gain against both copies, and one may be beyond its limit against the other.
-    is_open = not lost and (look.open_cases or look.open_classes)
+    gains = look.asks_less or look.goal_name in look.shown[Statement.FASTER]
+    is_open = not lost and gains and (look.open_cases or look.open_classes)
     copy = f"which changed {look.goal_name} by {changed(percent(look.goal.copy))}"
     return shown and (
         f"{shown}; but not against the copy of the current best (A/A control), "
