@@ -208,8 +208,8 @@ class Builds:
             raise NotComparable(
                 f"rebuild_command made the same {min(libraries)} of both versions, although "
                 f"{changed[0]} differs",
-                "change more than comments and layout; if you did, have rebuild_command build what "
-                f"depends on {changed[0]}, from no cache",
+                f"undo the edit of {changed[0]} if it changes only comments or layout; else have "
+                "rebuild_command build what depends on it, from no cache",
             )
         then.put(tree, kept_builds(self._folder))
 
