@@ -114,7 +114,7 @@ def test_tensors_exactly_at_the_gate_pass_it() -> None:
         assert_snr(tensor(10.0), tensor(11.0), "e4m3")
 
 
-def test_a_result_just_below_the_gate_is_not_written_as_the_gate() -> None:
+def test_a_result_three_hundredths_below_the_gate_is_not_written_as_the_gate() -> None:
     with pytest.raises(AssertionError, match=r"gate: SNR >= 20 dB\)\n  SNR +19\.97 dB"):
         assert_snr(tensor(10.0), tensor(11.0035), "e5m2")
 
