@@ -113,7 +113,7 @@ def begin_of(
 ) -> Begin:
     """Return the order that has a worker collect what the session does, or `args` of it alone.
 
-    `more` are fields of the order's that say how the worker runs.
+    `more` are further fields of the order.
     """
     short = config.getoption(SHORT, default=...) is ...
     words = _without_records(config.invocation_params.args, short=short)

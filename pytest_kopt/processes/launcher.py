@@ -43,9 +43,11 @@ _ENDING_SECONDS = 1.0
 
 
 class Launcher:
-    """Starts processes: forks of a warm parent once `warm` was called; from any thread.
+    """Starts processes: forks of a warm parent once `warm` was called.
 
     Each is a fresh interpreter if a fork is not possible: slower, and otherwise the same.
+    Forks may be asked for from any thread; an interpreter ends with the thread that started it.
+    `warm` and `end` are called by the session's thread.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The hosts of a session as the controller sees them, and the agent at another one, the far end.
 
-The connection is one of its own (execnet, as xdist's). It lasts as long as the session, and no
-kernel code runs at either end. The agent starts processes, reads devices, and hands on what a
-process writes as it is.
+Each other host has a connection of its own (execnet, as xdist's). It lasts as long as the session,
+and no kernel code runs at either end. The agent starts processes, reads devices, and hands on what
+a process writes as it is.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ class Serve:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """End the process here, the last of all: pytest would still sum up for nobody.
 
-        Shutdown with a GPU context and leftover threads can hang. A vendor's tool waits for it.
+        Shutdown with a GPU context and leftover threads can hang. One that a vendor's tool watches
+        goes on to its exit, where the tool writes its report.
         """
         if not self._begin.is_watched:
             sys.stdout.flush()

@@ -209,8 +209,8 @@ class Worker:
         dims = scalar_parameters(pyfuncitem, None)
         label = named(pyfuncitem.nodeid, dims)
         skip_outside(pyfuncitem, label, self.orders.selected)
-        is_checked = self.orders.only_checks
-        with nullcontext() if is_checked else benchmark.stand_in(pyfuncitem) as timed:
+        only_checks = self.orders.only_checks
+        with nullcontext() if only_checks else benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
         if _has_row(pyfuncitem):
             return outcome

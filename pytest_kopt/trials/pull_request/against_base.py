@@ -99,6 +99,8 @@ class PullRequestGate:
         #: The files of cases, now or at the base.
         self._tests: set[str] = set()
         self._then, self._unbuilt = Collector(), ""
+        #: Known once the session asks for `orders`.
+        self._orders: WorkerOrders
         self._held = ExitStack()
         command = settings.rebuild_command
         self._builds = None
