@@ -243,7 +243,7 @@ def test_an_unfit_parent_is_not_asked_again(
 ) -> None:
     asked: list[Any] = []
 
-    def ask(self: Any, order: bytes, descriptors: list[int]) -> None:
+    def ask(self: Any, parent: Any, order: bytes, descriptors: list[int]) -> None:
         asked.append(order)
         raise ChildProcessError("the parent of its processes has 2 threads")
 
@@ -257,6 +257,28 @@ def test_an_unfit_parent_is_not_asked_again(
     assert len(asked) == 1
     assert launcher.why_fresh == "the parent of its processes has 2 threads"
     launcher.end()
+
+
+@pytest.mark.usefixtures("forked_parents")
+def test_a_parent_that_is_ended_while_it_is_asked_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends it while another thread waits for its answer."""
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    control = launcher._control
+
+    def ended(size: int) -> bytes:
+        launcher.end()
+        return b""
+
+    asked = SimpleNamespace(sendmsg=lambda *more: 0, recv=ended, close=control.close)
+    monkeypatch.setattr(launcher, "_control", asked)
+    started = launcher.start(os.environ, str(tmp_path))
+    assert isinstance(started.process, subprocess.Popen)
+    assert launcher.why_fresh.startswith("the parent of its processes ended (")
+    started.kill()
+    started.close()
 
 
 SITES = {

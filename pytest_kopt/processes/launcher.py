@@ -71,9 +71,7 @@ class Launcher:
         """The reason why the parent cannot be used, "" as long as it can."""
         if self._parent is not None and not self._why_fresh:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._parent.wait(0)
-                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-                self._why_fresh = f"the parent of its processes ended ({how})"
+                self._why_fresh = _ended(self._parent.wait(0))
         return self._why_fresh
 
     def forget_variables(self) -> None:
@@ -105,10 +103,11 @@ class Launcher:
         changed = {name for name, _ in environment.items() ^ self._env.items()}
         # Any other variable needs an interpreter of its own.
         can_fork = all(name in _OWN or name.startswith("PYTEST_") for name in changed)
-        if self._parent is not None and can_fork and not self.why_fresh:
+        parent = self._parent
+        if parent is not None and can_fork and not self.why_fresh:
             changes = {name: environment.get(name) for name in changed}
             try:
-                return launch(partial(self._fork, changes, directory))
+                return launch(partial(self._fork, parent, changes, directory))
             except ChildProcessError as error:
                 # What it has forked goes on, and so the parent stays until the end.
                 self._why_fresh = str(error)
@@ -145,6 +144,7 @@ class Launcher:
 
     def _fork(
         self,
+        parent: subprocess.Popen[bytes],
         changes: Mapping[str, str | None],
         directory: str,
         reader: int,
@@ -160,7 +160,7 @@ class Launcher:
         status, their_status = os.pipe()
         try:
             descriptors = [reader, writer, log.fileno(), their_status]
-            pid = self._ask(json.dumps(request).encode(), descriptors)
+            pid = self._ask(parent, json.dumps(request).encode(), descriptors)
         except BaseException:
             # Ctrl-C comes while one waits for the parent, as a rule.
             os.close(status)
@@ -170,19 +170,24 @@ class Launcher:
         self._has_forked = True
         return Fork(pid, status)
 
-    def _ask(self, order: bytes, descriptors: list[int]) -> int:
-        parent, answer = self._parent, b""
+    def _ask(self, parent: subprocess.Popen[bytes], order: bytes, descriptors: list[int]) -> int:
+        answer = b""
         with self._asking, contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [order], descriptors)
             answer = self._control.recv(4096)
         if not answer:
-            if parent is not None:
-                parent.wait()
-            raise ChildProcessError(self.why_fresh)
+            # The session may have ended it meanwhile, and have none now.
+            raise ChildProcessError(_ended(parent.wait()))
         reply = json.loads(answer)
         if "unfit" in reply:
             raise ChildProcessError(reply["unfit"])
         return int(reply["pid"])
+
+
+def _ended(code: int) -> str:
+    """Return how a parent ended."""
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return f"the parent of its processes ended ({how})"
 
 
 _LAUNCHER: pytest.StashKey[Launcher] = pytest.StashKey()
