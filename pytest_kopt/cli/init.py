@@ -15,6 +15,7 @@ from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import case_gaps, gaps, listed, tree_gaps
@@ -35,6 +36,7 @@ from pytest_kopt.show.standing import tip_lines
 from pytest_kopt.standalone.cases import beyond_torch
 from pytest_kopt.standalone.child_session import tests_below
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup, declaring
+from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
 from pytest_kopt.versions.tree import project_files
 
 #: The campaign's quick_test_bench.py; options of samples have a short name there.
@@ -313,13 +315,14 @@ def _backend(kernels: list[Path], gpu: str, root: Path) -> str | None:
     """Return the backend that the imports of sources show, None where they show none.
 
     The imports of the project's own files that they import count as well. A folder stands for the
-    files below it.
+    sources below it.
     """
     with suppress(OSError, SyntaxError, ValueError):
         kernels = [
             file
             for path in kernels
-            for file in ([path / below for below in project_files(path)] or [path])
+            for file in files_of(path)
+            if file == path or file.suffix == ".py" or file.suffix in NATIVE_SUFFIXES
         ]
         sources = [path.read_bytes() for path in kernels if path.suffix == ".py"]
         files = [path for path in project_files(root) if path.suffix == ".py"]

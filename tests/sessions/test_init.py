@@ -167,10 +167,18 @@ def test_the_imports_of_a_kernel_show_its_backend(
 @pytest.mark.parametrize(("helper", "backend"), [("torch", "TORCH"), ("triton", "TRITON")])
 def test_the_files_of_a_folder_show_its_backend(ready: Project, helper: str, backend: str) -> None:
     ready.write("kernels/__init__.py", "")
+    ready.write("kernels/README.md", "No source.\n")
     ready.write("kernels/parts/helper.py", f"import {helper}\n")
     ready.commit_all()
     run = ready.kopt("init", CAMPAIGN, "--kernel", "kernels", "--gpu", "H200", "--elsewhere")
     assert run.code == 0 and f"--op kernels, --backend {backend}" in run.out, run.text
+
+
+def test_a_native_source_in_a_folder_leaves_its_backend_to_the_user(ready: Project) -> None:
+    ready.write("kernels/parts/fast.cu", "// No Python shows what builds it.\n")
+    ready.commit_all()
+    run = ready.kopt("init", CAMPAIGN, "--kernel", "kernels", "--gpu", "H200", "--elsewhere")
+    assert run.code == 4 and "--backend is missing" in run.text
 
 
 def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
