@@ -330,6 +330,14 @@ VERSIONS = {
         lambda: (torch.randn(40, 8), torch.randint(12, (40,)).sort().values),
         {"domain": "declared order"},
     ),
+    "sorted edges": Versions(
+        "size",
+        lambda x, edges: (x[:, None] >= edges).sum(-1),
+        lambda x, edges: (x[:, None] >= edges[:40]).sum(-1),
+        lambda x, edges: torch.searchsorted(edges.contiguous(), x.contiguous(), right=True),
+        lambda: (torch.randn(64), torch.randn(40).sort().values),
+        {"domain": "declared order, declared signs"},
+    ),
     "fewer queries than keys": Versions(
         "alone",
         attend,

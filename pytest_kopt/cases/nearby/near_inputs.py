@@ -129,20 +129,30 @@ def _of_extent(
 ) -> torch.Tensor:
     """Return a tensor that holds its elements over and over, or only the first ones.
 
-    Copies are larger, so that a kernel which reads the first in their place is wrong. Integers and
-    masks that are `in_order` stay so: each is there next to its copies.
+    Copies are larger, so that a kernel which reads the first in their place is wrong. Integers,
+    masks and sorted floats that are `in_order` stay so: each is there next to its copies.
     """
     for dimension in dimensions:
         extent = x.shape[dimension]
         places = torch.arange(count, device=x.device)
-        is_sorted = in_order and x.dtype not in SCALABLE and count > extent
+        is_sorted = in_order and count > extent
+        # Repeated rows would make a matrix of other floats singular.
+        is_sorted = is_sorted and (x.dtype not in SCALABLE or _is_sorted(x, dimension))
         x = x.index_select(
             dimension, places * extent // count if is_sorted else places % max(extent, 1)
         )
-        if x.dtype in SCALABLE and count > extent:
+        if x.dtype in SCALABLE and count > extent and not is_sorted:
             factor = 1 + (places // extent).view(-1, *[1] * (x.ndim - dimension - 1)) / 8
             x = (x * factor).to(x.dtype)
     return x
+
+
+def _is_sorted(x: torch.Tensor, dimension: int) -> bool:
+    """Say whether all rises along a dimension, or all falls; what is all equal does neither."""
+    rows = x.movedim(dimension, 0)
+    before, after = rows[:-1], rows[1:]
+    rises, falls = bool((after >= before).all()), bool((after <= before).all())
+    return rises != falls
 
 
 def one_input_alone(drawn: Drawn, *, to_one: bool = False) -> Iterator[Variant]:
