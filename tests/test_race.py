@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,9 @@ from pytest_kopt.decide.series import Series, SeriesTable, prior_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.judge import Caught
 from pytest_kopt.paired.pairing import Criteria
 from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.trials.rounds.candidate import _same_machine_code
@@ -189,25 +191,51 @@ def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple
 class Heats:
     """A race's comparison, scripted: what each candidate gains in percent, give or take a little.
 
-    `counts` are the replicas that were asked for, look by look; the first `failing` find no memory.
+    `counts` are the replicas that were asked for, comparison by comparison; the first `failing`
+    find no memory. Those of `broken` fail every comparison that they race in, from the first
+    replica on or, if they are `late`, from the fourth.
     """
 
-    def __init__(self, gains: dict[str, float], failing: int = 0) -> None:
+    def __init__(
+        self,
+        gains: dict[str, float],
+        failing: int = 0,
+        broken: Mapping[str, Exception] | None = None,
+        *,
+        late: bool = False,
+    ) -> None:
         self.gains = gains
         self.failing = failing
+        self.broken = broken or {}
+        self.first_failing = 3 * late
         self.counts: list[int] = []
+        #: Who was to be in each comparison, and in the one that goes on.
+        self.fields: list[list[str]] = []
+        self.raced: list[str] | None = None
         self.measured = 0
 
     @contextmanager
     def compare(self, names: Sequence[str], count: int) -> Iterator[Heats]:
+        assert self.raced is None, "two comparisons at one time"
+        assert len(self.fields) < 9, "a race without end"
         self.counts.append(count)
-        yield self
+        self.fields.append([*names])
+        self.raced = []
+        try:
+            yield self
+        finally:
+            self.raced = None
 
     def race(self, names: Sequence[str]) -> None:
-        pass
+        assert self.raced is not None, "a comparison that has ended"
+        self.raced = [*names]
 
     def replicas(self, count: int) -> Iterator[dict[str, Any]]:
+        assert self.raced, "nobody races"
         for _ in range(count):
+            for name in self.raced:
+                if name in self.broken and self.measured >= self.first_failing:
+                    raise self.broken[name]
             if self.measured >= 2 and self.failing:
                 self.failing -= 1
                 raise NotComparable("no memory")
@@ -248,6 +276,37 @@ def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:
 def test_a_race_that_fails_by_itself_is_told() -> None:
     with pytest.raises(NotComparable, match="no memory"):
         a_race(Heats({"one": 5.0, "other": 5.01}, failing=1))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    "error", [NotComparable("it ended"), Caught([Finding("stale-result", "it ended")])]
+)
+def test_who_breaks_the_shared_processes_is_out_and_takes_nobody_along(
+    error: Exception, late: bool
+) -> None:
+    """Each is measured alone then, and the others race on in processes without it."""
+    gains = {"one": 5.0, "broken": 5.02, "slow": -9.0, "other": 5.01}
+    heats = Heats(gains, broken={"broken": error}, late=late)
+    standings, left, tables = a_race(heats)
+    assert left == ["one", "other"]
+    assert "it ended" in standings["broken"].out and "it ended" not in standings["slow"].out
+    assert standings["slow"].out and not any(standings[name].out for name in left)
+    everybody, *alone, others = heats.fields
+    assert everybody == [*gains]
+    assert alone == [[name] for name in gains if name != "slow" or not late]
+    assert others[0] == "one" and "broken" not in others
+    assert heats.counts[-1] == (2 if late else 4), "as many as are missing"
+    assert {len(tables[name].series[0].new) for name in left} == {4}
+    assert heats.raced is None, "the last comparison ended as well"
+
+
+def test_who_is_left_alone_by_those_that_break_has_won() -> None:
+    broken = {name: NotComparable(f"{name} ended") for name in ("first", "last")}
+    heats = Heats({"first": 9.0, "fine": 5.0, "last": 9.0}, broken=broken)
+    standings, left, _ = a_race(heats)
+    assert left == ["fine"] and heats.fields[-1] == ["fine"]
+    assert {name: standings[name].out for name in broken} == {n: f"{n} ended" for n in broken}
 
 
 def test_a_process_prepares_nothing_for_candidates_that_are_out() -> None:
