@@ -243,6 +243,11 @@ def with_bias(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     return x @ w + bias
 
 
+def filling_and_more(x: Tensor, w: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    out.copy_(x @ w)
+    return out, (x @ w) * 2
+
+
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (product, {}),
     "expanded": (product, {"inputs": lambda: (torch.randn(8).expand(16, 8), torch.randn(8, 8))}),
@@ -299,6 +304,13 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
                 torch.randn(1, 8).expand(16, 8),
                 torch.randn(8, 8, requires_grad=True),
             ),
+        },
+    ),
+    "what is written is returned with another result": (
+        filling_and_more,
+        {
+            "inputs": lambda: (torch.randn(16, 8), torch.randn(8, 8), torch.randn(16, 8)),
+            "reference": filling_and_more,
         },
     ),
     "several": (several, {"reference": several}),

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_char
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import RETURNED
 from pytest_kopt.cases.order import NUMBER, PLACES, RESULTS
 from pytest_kopt.cases.running.inspected_results import (
     Spot,
@@ -42,7 +43,7 @@ from pytest_kopt.honesty.inputs import plain_inputs, span_bytes
 from pytest_kopt.honesty.outputs import snapshots
 from pytest_kopt.measure.cold import forbid_persisting_lines
 from pytest_kopt.measure.engine import Block
-from pytest_kopt.numerics.nested import fresh_copies, stored
+from pytest_kopt.numerics.nested import Filled, flatten, fresh_copies, stored
 
 #: The part of the places that a run fills in.
 _OF_RUN = slice(0, PLACES - 3)
@@ -56,7 +57,7 @@ class Recorder:
     before: other processes read it.
     """
 
-    __slots__ = ("call", "has_run", "inputs", "places", "result", "written")
+    __slots__ = ("are_results", "call", "has_run", "inputs", "places", "result", "written")
 
     def __init__(self, call: Forward | Backward, places: memoryview | None = None) -> None:
         self.call = call
@@ -64,6 +65,8 @@ class Recorder:
         self.result: Any = None
         self.places = places
         self.written = stored(call.written)
+        #: Of all that a call returns, whether it is no input that it writes to; found out once.
+        self.are_results: list[bool] | None = None
         if places is not None:
             case = call.case
             parts = plain_inputs(
@@ -84,7 +87,17 @@ class Recorder:
         return result
 
     def _say_where(self, places: memoryview, result: Any) -> None:
-        for number, leaf in enumerate((*stored(result), *self.written)[:RESULTS], start=1):
+        returned = stored(result)
+        if self.written and returned and not isinstance(result, Filled):
+            if self.are_results is None:
+                named = self.call.named(result)
+                self.are_results = [
+                    name in named
+                    for name, leaf in flatten(result, RETURNED).items()
+                    if stored(leaf)
+                ]
+            returned = [*compress(returned, self.are_results)]
+        for number, leaf in enumerate((*returned, *self.written)[:RESULTS], start=1):
             places[0] = number
             if isinstance(leaf, torch.Tensor):
                 offset = int(leaf.storage_offset()) * leaf.element_size()
