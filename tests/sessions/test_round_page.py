@@ -96,18 +96,20 @@ def tables_of(page: str) -> list[list[list[str]]]:
 
 def test_a_round_has_the_processes_messages_and_files_of_the_page(tmp_path: Path) -> None:
     notes = round_of(tmp_path / "project")
-    begun: dict[int, dict[str, Any]] = {}
-    orders: dict[int, set[str]] = {}
-    replies: dict[int, set[str]] = {}
+    talks: list[tuple[dict[str, Any], set[str], set[str]]] = []
+    talk_of: dict[int, tuple[dict[str, Any], set[str], set[str]]] = {}
     for note in notes:
         if "order" in note:
-            begun.setdefault(note["channel"], note["order"])
-            orders.setdefault(note["channel"], set()).add(note["order"]["message"])
+            if (kind := note["order"]["message"]) == "Begin":
+                # A channel may have the id of one that is gone.
+                talk_of[note["channel"]] = note["order"], set(), set()
+                talks.append(talk_of[note["channel"]])
+            talk_of[note["channel"]][1].add(kind)
         elif "reply" in note:
-            replies.setdefault(note["channel"], set()).add(note["reply"])
+            talk_of[note["channel"]][2].add(note["reply"])
     found = {
-        (process_of(begun[at], orders[at]), frozenset(orders[at]), frozenset(replies[at]))
-        for at in begun
+        (process_of(begin, orders), frozenset(orders), frozenset(replies))
+        for begin, orders, replies in talks
     }
     processes, messages, files = tables_of(PAGE.read_text())
     assert {name for name, *_ in found} == {name for name, *_ in processes}
