@@ -193,6 +193,13 @@ def beside(x: torch.Tensor, generator: torch.Generator) -> torch.Generator:
     return torch.Generator(x.device).manual_seed(seed)
 
 
+def signs(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return 1 or -1 for each element of a tensor, in its dtype and drawn on its device."""
+    own, device = beside(x, generator), x.device
+    bits = torch.randint(0, 2, x.shape, generator=own, device=device, dtype=torch.int8)
+    return bits.to(x) * 2 - 1
+
+
 def is_float(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in SCALABLE
 

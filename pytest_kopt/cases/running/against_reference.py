@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_kopt.cases.case import RETURNED, Case, is_floating
+from pytest_kopt.cases.nearby.variant import signs
 from pytest_kopt.cases.order import Bench
 from pytest_kopt.cases.running.execution import (
     CandidateFunction,
@@ -133,8 +134,7 @@ def _with_drawn_signs(inputs: Sequence[Any]) -> Sequence[Any]:
     def signed(x: Any) -> Any:
         if type(x) is not torch.Tensor or not x.is_floating_point():
             return x
-        signs = torch.randint(0, 2, x.shape, generator=generator).to(x) * 2 - 1
-        return (x.detach().abs() * signs).requires_grad_(x.requires_grad)
+        return (x.detach().abs() * signs(x, generator)).requires_grad_(x.requires_grad)
 
     changed: Sequence[Any] = mapped(inputs, signed, (torch.Tensor,))
     return changed

@@ -25,7 +25,7 @@ from _pytest.fixtures import resolve_fixture_function
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.nearby.near_inputs import stepped, variants
-from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, beside
+from pytest_kopt.cases.nearby.variant import PLAINLY_RIGHT_DB, Variant, signs
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, Bench, derive
 from pytest_kopt.cases.protocol import CaseServed
 from pytest_kopt.cases.running.against_reference import judge_twice, nearest, nearly_right, pairs
@@ -474,10 +474,7 @@ def _rounded(inputs: Sequence[Any], seed: int) -> Sequence[Any]:
     def moved(tensor: Any) -> Any:
         if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
             return tensor
-        own = beside(tensor, generator)
-        bits = torch.randint(0, 2, tensor.shape, generator=own, device=tensor.device)
-        signs = bits.to(tensor) * 2 - 1
-        step = 1 + signs * torch.finfo(torch.float32).eps
+        step = 1 + signs(tensor, generator) * torch.finfo(torch.float32).eps
         return (tensor.detach() * step).requires_grad_(tensor.requires_grad)
 
     rounded: Sequence[Any] = mapped(inputs, moved, (torch.Tensor,))
