@@ -253,7 +253,7 @@ class Runs:
     def one(self, found: object) -> Any:
         abandoned = threading.Event()
 
-        def run(_: int) -> object:
+        def run() -> object:
             if abandoned.is_set():
                 raise ChildDied
             self.now += 1
@@ -280,7 +280,7 @@ class Runs:
 
 def test_runs_side_by_side_keep_their_places() -> None:
     runs = Runs(2)
-    found = run_side_by_side([runs.one(number) for number in range(6)], 1, 2, runs.end)
+    found = run_side_by_side([runs.one(number) for number in range(6)], 2, runs.end)
     assert (found, runs.most, runs.ended) == ([*range(6)], 2, 6)
 
 
@@ -289,5 +289,5 @@ def test_one_that_fails_ends_the_others() -> None:
     runs = Runs(3)
     given = [runs.one(None), runs.one(OSError("no more processes")), runs.one(None), runs.one(7)]
     with pytest.raises(OSError, match="no more processes"):
-        run_side_by_side(given, 1, 3, runs.end)
+        run_side_by_side(given, 3, runs.end)
     assert not runs.hung

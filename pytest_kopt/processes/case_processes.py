@@ -84,7 +84,7 @@ class CaseProcesses:
         self._ids = ids
         self._start = start
         self._order = order
-        self._most = self._each = 1
+        self._most = 1
         self._workers: list[_Worker] = []
         #: Told to end; others go on meanwhile, as a process takes a while to let go of its GPU.
         self._leaving: list[Child] = []
@@ -139,13 +139,12 @@ class CaseProcesses:
     def _children(self) -> Children:
         return Children([*(worker.child for worker in list(self._workers)), *self._leaving])
 
-    def run(self, most: int = 1, foreseen: int = 0, each: int = 2) -> Collector:
+    def run(self, most: int = 1, foreseen: int = 0) -> Collector:
         """Collect and run what is to run; return what arrived of it.
 
-        One child is started for every `each` of the `foreseen` cases, which are the ids if not
-        given.
+        One child is started for each of the `foreseen` cases, which are the ids if not given.
         """
-        self._most, self._each = most, each
+        self._most = most
         try:
             self._open_for(max(1, foreseen or len(self._ids)))
             while self._workers:
@@ -165,7 +164,7 @@ class CaseProcesses:
         return self.collector
 
     def _open_for(self, cases: int) -> None:
-        while len(self._workers) < min(self._most, -(-cases // self._each)):
+        while len(self._workers) < min(self._most, cases):
             self._open()
 
     def _open(self) -> None:
@@ -287,15 +286,15 @@ class CaseProcesses:
 
 
 def run_side_by_side(
-    runs: Sequence[CaseProcesses], most: int, places: int, progress: Callable[[], None]
+    runs: Sequence[CaseProcesses], places: int, progress: Callable[[], None]
 ) -> list[Collector]:
-    """Return what arrived of each run, in up to `most` children at once.
+    """Return what arrived of each run; up to `places` go on at once, in one child each.
 
     `progress` hears of every end. A failure ends all.
     """
     # A process that one of its threads started ends with that thread: they stay to the end.
     pool = ThreadPoolExecutor(places)
-    futures = [pool.submit(run.run, most) for run in runs]
+    futures = [pool.submit(run.run) for run in runs]
     try:
         for future in futures:
             future.add_done_callback(lambda _: progress())

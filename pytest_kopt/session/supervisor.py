@@ -54,8 +54,7 @@ class Supervisor(CaseProcesses):
             self._twin = Child(self.config, orders, env, None, starter=Launcher())
         try:
             with told("nothing was measured or changed", controller):
-                each = 1 if measurements.sites.asked else 2
-                self.run(measurements.checkers, measurements.foreseen, each)
+                self.run(measurements.checkers, measurements.foreseen)
                 if not self._is_on_cpu:
                     self._compare_ids()
         finally:

@@ -28,7 +28,6 @@ from pytest_kopt.processes.sites import Place, Sites, connect
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.versions.tree import project_files
 
-_CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
 _CORES_OF_A_CHECK = {"cpu": 1, "cuda": 2}
 #: What Triton imports at the first launch on a GPU.
@@ -111,18 +110,8 @@ class Measurements:
 
     @property
     def checkers(self) -> int:
-        """How many processes check cases at once: one a lane, where some are asked for."""
-        return len(self.sites.asked) or self._sharing
-
-    @property
-    def _sharing(self) -> int:
-        """How many processes check cases on one device: most of that is the host's work.
-
-        Autotuned kernels are checked by one: several would disturb each other's choices.
-        """
-        site = self.sites.here
-        is_shared = site.kind == "cuda" and not self._is_autotuned
-        return max(1, min(_CHECKERS, site.cores // 4)) if is_shared else 1
+        """How many processes check cases at once, one a lane."""
+        return len(self.sites.asked) or 1
 
     @property
     def foreseen(self) -> int:
@@ -219,7 +208,6 @@ class Measurements:
 
         site = self.sites.first
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
-        most = max(1, min(self._sharing, room // len(copies)))
         runs = [
             self._rerun(
                 Place(site, device, [*ids]),
@@ -229,7 +217,7 @@ class Measurements:
             )
             for copy, device in zip(copies, cycle(self.sites.at_once), strict=False)
         ]
-        return run_side_by_side(runs, most, room, progress)
+        return run_side_by_side(runs, room, progress)
 
     def compare(
         self,
