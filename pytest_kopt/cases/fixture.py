@@ -28,6 +28,7 @@ from pytest_kopt.cases.replies import FallbackRow, Profiled
 from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.columns import Scalar, Schema
+from pytest_kopt.versions.twin import kernel_calls
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case, Work
@@ -264,11 +265,13 @@ class Kopt:
             case LoadVersions(out=out):
                 from pytest_kopt.cases.running.timed_versions import serve_arms
 
-                serve_arms(case, bench, arms.without(out), client)
+                with kernel_calls() as set_by_tests:
+                    serve_arms(case, bench, arms.without(out), client, set_by_tests)
             case TryNearby(secret=secret):
                 from pytest_kopt.cases.running.timed_versions import try_nearby
 
-                try_nearby(case, bench, arms, client, self._test, secret)
+                with kernel_calls() as set_by_tests:
+                    try_nearby(case, bench, arms, client, self._test, secret, set_by_tests)
 
     def benchmark(
         self,

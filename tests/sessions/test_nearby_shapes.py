@@ -57,6 +57,24 @@ def doubled(x):
 """
 
 
+#: Makes something at a late call, and something else at a ragged size.
+LAZY = """\
+import torch
+
+_calls, _plan, _padding = 0, None, None
+
+
+def doubled(x):
+    global _calls, _plan, _padding
+    _calls += 1
+    if _calls > 20 and _plan is None:
+        _plan = torch.zeros(3)
+    if len(x) % 32 and _padding is None:
+        _padding = torch.zeros(32, 64)
+    return x + x
+"""
+
+
 NARROW = """\
 import torch
 
@@ -293,3 +311,14 @@ def test_a_check_alone_notes_what_cases_that_pass_do_nearby(empty: Project) -> N
     assert [finding["check"] for finding in found[64]] == ["held-out-untried", "held-out-death"]
     assert {row["check"] for row in rows} == {"PASS"} and found[96] == []
     assert not any(finding["rejects"] for row in rows for finding in row["findings"])
+
+
+def test_what_a_kernel_makes_while_it_is_timed_or_tried_is_no_setting_of_the_tests(
+    empty: Project,
+) -> None:
+    """One process could not hold both versions of the next case, and near inputs went untried."""
+    project = begun(empty, CASES.replace("[512]", "[256, 512, 1024]"), SLOW)
+    project.write(KERNEL, LAZY)
+    run = project.round(2)
+    assert project.verdict(2)["decision"] == "ACCEPTED", run.text
+    assert project.evidence(2)["session"]["comparison"]["compared_in"] == "one process"

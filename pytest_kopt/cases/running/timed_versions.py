@@ -7,7 +7,7 @@ where two versions cannot live together, the one version of its own tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -85,7 +85,6 @@ from pytest_kopt.measure.memory_use import first_calls
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.process_tree import children
 from pytest_kopt.versions.affected_modules import NotLoadable, SameVersion
-from pytest_kopt.versions.twin import kernel_calls
 
 _Order = TypeVar("_Order")
 #: The blocks of an arm: forward, and backward where there is one.
@@ -195,12 +194,14 @@ def _leave(blocks: Sequence[Spotted], keep: Keep | None) -> None:
         block.release()
 
 
-def serve_arms(case: Case, bench: Bench, order: ArmsOrder, client: Client) -> None:
+def serve_arms(
+    case: Case, bench: Bench, order: ArmsOrder, client: Client, set_by_tests: Collection[str] = ()
+) -> None:
     """Load and prepare a case's arms, run blocks until no more is asked for, and hand over looks.
 
     The orders are those of `Runner` in `paired/`, of each block those of `Blocks.run`.
     """
-    if (loaded := _loaded(case, bench, order, client)) is None:
+    if (loaded := _loaded(case, bench, order, client, set_by_tests)) is None:
         return
     case, versions, reply = loaded
     with bench.waiting():
@@ -253,10 +254,16 @@ def _ordered(client: Client, kind: type[_Order]) -> _Order:
 
 
 def try_nearby(
-    case: Case, bench: Bench, order: ArmsOrder, client: Client, test: pytest.Function, secret: int
+    case: Case,
+    bench: Bench,
+    order: ArmsOrder,
+    client: Client,
+    test: pytest.Function,
+    secret: int,
+    set_by_tests: Collection[str],
 ) -> None:
     """Load a case's arms, try them at shapes near that of `test`, and say what they give there."""
-    if (loaded := _loaded(case, bench, order, client)) is None:
+    if (loaded := _loaded(case, bench, order, client, set_by_tests)) is None:
         return
     case, versions, _ = loaded
     for tried in try_case(test, case, versions, bench, secret):
@@ -272,7 +279,7 @@ def try_nearby(
 
 
 def _loaded(
-    case: Case, bench: Bench, order: ArmsOrder, client: Client
+    case: Case, bench: Bench, order: ArmsOrder, client: Client, set_by_tests: Collection[str]
 ) -> tuple[Case, Versions, Loaded] | None:
     """Load a case's arms; return it as it is observed, them, and what is to be said of them.
 
@@ -282,7 +289,7 @@ def _loaded(
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         locked = checking_lock(bench.uuid, bench.waiting)
-        with one_thread(), locked, kernel_calls() as set_by_tests:
+        with one_thread(), locked:
             case = observed(case, seed)
             memory: dict[str, int] = {}
             first_call_ms: dict[str, float] = {}
