@@ -45,7 +45,6 @@ def nothing_nearby(ids: Collection[str], how: str) -> Any:
     quiet: Any = dict.fromkeys(("end", "kill"), lambda: None)
     told: Any = {"are_orphans": False, "died": "", "died_in": "", "how": how}
     found: Any = {"caught": [], "unloaded": set(), "through": {*ids}}
-    found["short_of_memory"] = set()
     return SimpleNamespace(wait=list, **told, **found, **quiet)
 
 

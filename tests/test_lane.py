@@ -13,7 +13,8 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK
-from pytest_kopt.honesty.nearby_shapes import Tried
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.nearby_shapes import NO_MEMORY_LEFT, Tried
 from pytest_kopt.paired.comparison import Lane
 from pytest_kopt.paired.judge import Refused
 from pytest_kopt.paired.runner import ONE_PROCESS, TWO_PROCESSES, Died
@@ -260,25 +261,22 @@ def test_no_process_with_the_candidate_is_taken_for_the_incumbent_alone(
     assert [carrier.has_company for carrier in arms.started] == [False, True]
 
 
-def test_cases_that_lacked_memory_next_to_others_are_tried_again_one_after_the_other(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("kind", "count"), [("cpu", 8), ("cuda", 1)])
+def test_several_processes_try_inputs_nearby_on_the_cpu_only(
+    kind: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An axis that is left out for the neighbours' sake would be a note of the verdict's."""
+    """On a GPU each would wait for the others' kernels, in memory that a case may need."""
     arms = Starting()
     arms.asks_more = True
-    asked: list[tuple[list[str], int]] = []
+    asked: list[int] = []
 
     def start_nearby(place: Place, room: int) -> Any:
-        asked.append(([*place.ids], room))
-        trying = nothing_nearby(place.ids, ONE_PROCESS)
-        if len(asked) == 1:
-            trying.short_of_memory = {"b"}
-            trying.through = {"a"}
-        return trying
+        asked.append(room)
+        return nothing_nearby(place.ids, ONE_PROCESS)
 
     monkeypatch.setattr(arms, "start_nearby", start_nearby)
-    lane_of(arms, "cuda").try_nearby()
-    assert asked == [(["a", "b"], 8), (["b"], 1)]
+    lane_of(arms, kind).try_nearby()
+    assert asked == [count]
 
 
 def test_the_runner_that_rests_gives_its_memory_to_what_lacks_it_near_the_shapes(
@@ -294,12 +292,41 @@ def test_the_runner_that_rests_gives_its_memory_to_what_lacks_it_near_the_shapes
         is_short = not arms.started[-1].has_ended
         tried.append(is_short)
         trying = nothing_nearby(place.ids, ONE_PROCESS)
-        trying.short_of_memory = {*IDS} if is_short else set()
+        untried = NO_MEMORY_LEFT if is_short else ""
+        trying.wait = lambda: [Tried("a", "size", {}, untried=untried)]
         return trying
 
     monkeypatch.setattr(arms, "start_nearby", start_nearby)
     lane.try_nearby()
     assert tried == [True, False]
+
+
+@pytest.mark.parametrize("dies_alone", [False, True])
+def test_cases_behind_one_in_which_the_current_best_ends_as_well_are_tried(
+    dies_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that is wrong there alone would be kept."""
+    arms = Starting()
+    arms.asks_more = True
+    asked: list[Sequence[str]] = []
+
+    def start_nearby(place: Place, seed: int = 0, of: Sequence[str] = (), room: int = 1) -> Any:
+        trying = nothing_nearby(place.ids, ONE_PROCESS)
+        trying.seed, trying.death = 7, Finding("held-out-death", "it ended")
+        asked.append(place.ids)
+        if of:
+            trying.died = "a: it ended" if dies_alone else ""
+        elif "a" in place.ids:
+            trying.died, trying.died_in, trying.through = "a: it ended", "a", {"a"}
+            trying.wait = lambda: [Tried(i, "size", {}, untried="it ended") for i in IDS]
+        return trying
+
+    monkeypatch.setattr(arms, "start_nearby", start_nearby)
+    lane = lane_of(arms, "cuda")
+    lane.try_nearby()
+    assert (lane.death_nearby is None) == dies_alone
+    assert asked == [["a", "b"], ["a"], *[["b"]] * dies_alone]
+    assert [shape.nodeid for shape in lane.tried] == (["a"] if dies_alone else ["a", "b"])
 
 
 @pytest.mark.parametrize("why", ["", "it cannot be loaded"])

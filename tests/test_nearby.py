@@ -18,7 +18,7 @@ from pytest_kopt.cases.replies import (
     Report,
     TriedShape,
 )
-from pytest_kopt.honesty.nearby_shapes import NO_MEMORY_LEFT, Tried, tried_axes
+from pytest_kopt.honesty.nearby_shapes import Tried, tried_axes
 from pytest_kopt.paired.nearby import AHEAD, Nearby, notes_nearby
 from pytest_kopt.processes.child import ChildDied
 
@@ -35,13 +35,11 @@ class Process:
         dies_at: str = "",
         same: tuple[str, ...] = (),
         breaks_off: str = "",
-        short_at: str = "",
     ) -> None:
         self.asked: list[str] = []
         self.seeds: set[int] = set()
         self.answered = self.most_ahead = 0
         self._dies_at, self._same, self._breaks_off = dies_at, same, breaks_off
-        self._short_at = short_at
         self._messages = self._talk()
 
     def send(self, order: TryNearby) -> None:
@@ -73,8 +71,7 @@ class Process:
             if nodeid in self._same:
                 yield Loaded(same="source")
             else:
-                untried = NO_MEMORY_LEFT if nodeid == self._short_at else ""
-                yield TriedShape(Tried(nodeid, "size", {"n": 3}, untried=untried))
+                yield TriedShape(Tried(nodeid, "size", {"n": 3}))
                 yield from [Findings([])] * (not is_broken)
             self.answered += 1
             yield CaseFinished(nodeid)
@@ -110,18 +107,6 @@ def test_processes_share_cases_and_what_they_find_comes_in_the_order_of_the_case
     tried = Nearby(cast("Any", asked), "one process", IDS, 7).wait()
     assert [item.nodeid for item in tried] == IDS
     assert all(process.asked == ids for process, ids in asked.items())
-
-
-@pytest.mark.parametrize("are_shared", [True, False])
-def test_a_case_that_lacked_memory_beside_others_is_left(are_shared: bool) -> None:
-    """Alone on the device, or beside the other version of the same cases, it lacks it for good."""
-    short, other = Process(short_at="case3"), Process()
-    asked = {short: IDS[:9], other: IDS[9:] if are_shared else IDS[:9]}
-    ids = IDS if are_shared else IDS[:9]
-    trying = Nearby(cast("Any", asked), "one process", ids, 7)
-    tried = {shape.nodeid for shape in trying.wait()}
-    left = {"case3"} if are_shared else set()
-    assert trying.short_of_memory == {*ids} - trying.through == {*ids} - tried == left
 
 
 def test_what_was_found_before_a_process_ended_is_kept() -> None:

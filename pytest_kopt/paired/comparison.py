@@ -32,13 +32,14 @@ from pytest_kopt.paired.judge import Caught, Judge, Refused
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.runner import TWO_PROCESSES, Runner
 from pytest_kopt.paired.samples import CaseQuads
-from pytest_kopt.processes.child import NO_MEMORY, Children, why_open
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Children, why_open
 from pytest_kopt.processes.remote_host import Site
 from pytest_kopt.processes.sites import Place
 from pytest_kopt.show.progress import Progress
 
 _Result = TypeVar("_Result")
-#: At most so many processes share the cases that are tried near their shapes while nobody times.
+#: At most so many processes share the cases that are tried near their inputs on the CPU. On a GPU
+#: several would wait for each other's kernels.
 _NEARBY_AT_ONCE = 8
 #: Runners that are there at once, so that one starts up while another is measured.
 _AT_ONCE_ON_GPU = 2
@@ -321,10 +322,14 @@ class Lane:
         return {}
 
     def try_nearby(self) -> None:
-        """Try the cases near their declared shapes, and learn what ended a process there."""
-        died = None
-        while left := self._left_nearby:
-            room = min(_NEARBY_AT_ONCE, self._cores) if self._has_room else 1
+        """Try the cases near their declared shapes, and learn what ended a process there.
+
+        It goes on behind a case in which the current best ends a process as well.
+        """
+        found, deaths = list[Tried](), 0
+        while (left := self._left_nearby) and not self.death_nearby and deaths < MAX_DEATHS:
+            is_cpu = self.place.site.kind == "cpu"
+            room = min(_NEARBY_AT_ONCE, self._cores) if is_cpu else 1
             place = self.place._replace(ids=left)
             nearby = self._nearby = self._arms.start_nearby(place, room=room)
             with self._progress.during("wait", "near shapes"):
@@ -334,20 +339,19 @@ class Lane:
             self._end_nearby()
             if nearby.are_orphans:
                 continue
-            is_short = any(shape.untried == NO_MEMORY_LEFT for shape in tried)
-            if self._last and (is_short or nearby.short_of_memory):
+            if self._last and any(shape.untried == NO_MEMORY_LEFT for shape in tried):
                 # The runner that rests holds memory that they lack.
                 self._dismiss_last()
                 self._await_leaving()
                 continue
-            self._has_room &= not nearby.short_of_memory
-            self.tried += tried
+            found = [shape for shape in found if shape.nodeid not in left] + tried
             self.caught += nearby.caught
             self._nearby_tried |= dict.fromkeys(nearby.unloaded, nearby.how)
             self._nearby_tried |= dict.fromkeys(nearby.through, "")
-            died = nearby if nearby.died else died
-        if died is not None:
-            self.death_nearby = self._death(died)
+            if nearby.died:
+                deaths += 1
+                self.death_nearby = self._death(nearby)
+        self.tried += found
 
     def judge_postponed(self) -> None:
         """Have judged what replicates left; `why_unjudged` says why no process could."""

@@ -26,7 +26,6 @@ from pytest_kopt.cases.replies import (
 from pytest_kopt.honesty.accuracy import Accuracy, other_results
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.nearby_shapes import (
-    NO_MEMORY_LEFT,
     Tried,
     count_untried,
     findings_by_reference,
@@ -67,8 +66,6 @@ class Nearby(Children):
         #: The cases that a process has gone through, once for each process, or could not load.
         self._through: list[str] = []
         self.unloaded: set[str] = set()
-        #: The cases that lacked memory next to others, which were tried at the same time.
-        self.short_of_memory: set[str] = set()
         #: What the versions gave in each case.
         self._reached: dict[str, dict[str, dict[str, Accuracy]]] = {nodeid: {} for nodeid in ids}
         for child, own in asked.items():
@@ -79,12 +76,10 @@ class Nearby(Children):
 
     @property
     def through(self) -> set[str]:
-        """The cases that all processes went through; all cases, if a process died."""
-        if self.died:
-            return {*self._ids}
+        """The cases that all processes went through, and the one that ended a process."""
         asked = Counter(nodeid for ids in self._asked.values() for nodeid in ids)
         through = {i for i, n in Counter(self._through).items() if n == asked[i]}
-        return through - self.unloaded - self.short_of_memory
+        return ({*self._ids} & {*through, self.died_in}) - self.unloaded
 
     @property
     def death(self) -> Finding | None:
@@ -101,12 +96,6 @@ class Nearby(Children):
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
         tried = [shape for answers in self._answers for shape in answers.result()]
-        if len({*map(tuple, self._asked.values())}) > 1 and not self.died:
-            short = (shape.nodeid for shape in tried if shape.untried == NO_MEMORY_LEFT)
-            self.short_of_memory.update(short)
-        if self.short_of_memory:
-            through = self.through
-            tried = [shape for shape in tried if shape.nodeid in through]
         places = {nodeid: place for place, nodeid in enumerate(self._ids)}
         tried.sort(key=lambda shape: places[shape.nodeid])
         for nodeid, reached in self._reached.items():
