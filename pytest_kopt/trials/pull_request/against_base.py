@@ -27,7 +27,7 @@ from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding, names_of
 from pytest_kopt.options.declare import IN_TREE
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import NotComparable, Versions
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.judge import Caught
 from pytest_kopt.paired.noise import NoiseHistory
 from pytest_kopt.paired.pairing import Criteria, PairedResult, compare
@@ -157,30 +157,15 @@ class PullRequestGate:
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
-        if not (interrupted or self.is_settled):
-            failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
-            self._check_base_imports(failed)
-            # A file that does not import tells of nothing that it opened.
-            is_pointer = any("git-lfs" in error for error in failed.values())
-            check_known(self.other, (), self._differing if is_pointer else ())
-            self._check_known(collector.in_order())
-        verdict = by_ground(self._unfinished(collector, interrupted), self.policy)
-        detail = self._unbuilt
-        results: Sequence[CaseResult] = collector.in_order()
-        if self.is_settled:
-            verdict = self._nothing(f"the same code as {self.other}")
-        elif detail:
-            unbuilt = _wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
-            verdict = unbuilt.verdict(self.policy.name)
-        elif verdict is None:
-            try:
-                verdict, detail, results = self._judge(collector, measurements)
-            except NotComparable as error:
-                raise BadInput(
-                    f"kopt cannot run the cases with the base's kernels: {error}",
-                    where=str(self.other),
-                    fix=error.fix or "keep renamed functions and modules under both names",
-                ) from None
+        self.collector, self.measurements = collector, measurements
+        try:
+            verdict, detail, results = self._judge(interrupted)
+        except NotComparable as error:
+            raise BadInput(
+                f"kopt cannot run the cases with the base's kernels: {error}",
+                where=str(self.other),
+                fix=error.fix or "keep renamed functions and modules under both names",
+            ) from None
         verdict = verdict.saying(
             base=self.other.commit or self.other.name,
             outcome=gate_outcome(verdict),
@@ -195,31 +180,35 @@ class PullRequestGate:
         """Give everything back; safe to repeat."""
         self._held.close()
 
-    def _judge(
-        self, collector: Collector, measurements: Measurements
-    ) -> tuple[Verdict, str, Sequence[CaseResult]]:
-        """Judge what is dishonest or wrong, then the times, where kernels changed.
+    def _judge(self, interrupted: str) -> tuple[Verdict, str, Sequence[CaseResult]]:
+        """Judge what is missing, dishonest or wrong, then the times, where kernels changed.
 
         Returns the verdict, a candidate's stack, and the cases as they were judged.
         """
-        checked, differing = collector.in_order(), self._differing
+        if self.is_settled:
+            return self._nothing(f"the same code as {self.other}"), "", ()
+        observed = self._observed(interrupted)
+        checked = self.collector.in_order()
+        if unfinished := by_ground(observed, self.policy):
+            return unfinished, self._unbuilt, checked
+        differing = self._differing
         touched, around = self._around(checked)
         kernels = [path for path in differing if not (self._is_of_tests(path) or path in around)]
-        there = self._by_base(checked, touched, measurements)
+        there = self._by_base(checked, touched)
         cases = changed_cases(checked, there, self._then.order, self.policy, other=bool(kernels))
         results = cases.judged
         found = [*judging.findings_of(results), *self._audit(results, kernels)]
         cheat = judging.dishonest(results, judging.rejecting(found), judging.COMPUTE)
         if cheat:
             return cheat.verdict(self.policy.name), "", results
-        broken = self._broken_at_base(results, measurements)
+        broken = self._broken_at_base(results)
         results = [result for result in results if result.nodeid not in broken]
-        gone = removed(self.config, self._then, self._base_copy, collector, measurements)
+        gone = removed(self.config, self._then, self._base_copy, self.collector, self.measurements)
         apart = {*cases.new, *cases.together}
         observation, detail, verdict = _wrong_cases(results, cases.by_base), "", None
         try:
             if observation is None:
-                verdict = self._compared(results, kernels, around, apart, measurements)
+                verdict = self._compared(results, kernels, around, apart)
         except Caught as caught:
             why = "the results are not the base's"
             observation = _refused(results, caught.findings, why, accuses=caught.accuses)
@@ -247,29 +236,46 @@ class PullRequestGate:
             verdict = without([*gone, *cases.together], cases.new, verdict)
         return verdict, detail, results
 
+    def _observed(self, interrupted: str) -> list[Observation]:
+        """Return why not every case can be judged; BadInput for refused input, or of the base.
+
+        A file of cases that does not import, of the base's or others, is wrong.
+        """
+        collector, failed = self.collector, dict[str, str]()
+        if self._unbuilt:
+            return [_wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")]
+        if not interrupted:
+            failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
+            self._check_base_imports(failed)
+            # A file that does not import tells of nothing that it opened.
+            is_pointer = any("git-lfs" in error for error in failed.values())
+            check_known(self.other, (), self._differing if is_pointer else ())
+            self._check_known(collector.in_order())
+        judging.refuse(collector.refusals())
+        judging.fail_rows_of_failed_tests(collector)
+        unfinished = [*judging.unfinished(collector, None, interrupted)]
+        if not failed or (unfinished and collector.results):
+            return unfinished
+        return [_wrong(collector.in_order(), "; ".join(failed.values()))]
+
     def _by_base(
-        self,
-        results: Sequence[CaseResult],
-        touched: Mapping[str, bytes | None],
-        measurements: Measurements,
+        self, results: Sequence[CaseResult], touched: Mapping[str, bytes | None]
     ) -> Collector | None:
         """Check today's kernels by the base's cases, where what decides there is `touched`."""
         ids = [result.nodeid for result in results if result.nodeid in self._then.order]
         if not (touched and ids):
             return None
         tree, doing = self._trees.tree(touched, copies_sources=True), "checking by the base's cases"
-        (there,) = measurements.run_in([tree.copy], ids, doing)
+        (there,) = self.measurements.run_in([tree.copy], ids, doing)
         # Pytest runs none of the cases that are named where one of their files does not import.
         errors = there.collect_errors
         left = [nodeid for nodeid in ids if not judging.under(nodeid, errors)]
         if errors and left and not there.results:
-            (there,) = measurements.run_in([tree.copy], left, doing)
+            (there,) = self.measurements.run_in([tree.copy], left, doing)
             there.collect_errors |= errors
         return there
 
-    def _broken_at_base(
-        self, results: Sequence[CaseResult], measurements: Measurements
-    ) -> set[str]:
+    def _broken_at_base(self, results: Sequence[CaseResult]) -> set[str]:
         """Return the cases that fail now, and fail in the same way with the base's files.
 
         BadInput where no other case fails: the change is not at fault, and nothing can be compared.
@@ -282,7 +288,7 @@ class PullRequestGate:
             tree = self._trees.tree(self.other.old)
         except NotComparable:
             return set()
-        (there,) = measurements.run_in([tree.copy], ids, "checking the base")
+        (there,) = self.measurements.run_in([tree.copy], ids, "checking the base")
         checks = {nodeid: result.check for nodeid, result in there.results.items()}
         broken = [result for result in failed if checks.get(result.nodeid) == result.check]
         if broken and len(broken) == len(failed):
@@ -375,15 +381,6 @@ class PullRequestGate:
     def _settings_then(self) -> Mapping[str, Any]:
         return settings_of(self.config, self._base_copy)
 
-    def _versions(self, kernels: Sequence[str], around: Mapping[str, bytes | None]) -> Versions:
-        """Return trees of the base's kernels, and one of today's if what is `around` them differs.
-
-        All have the base's files around the kernels. NotComparable where these do not build.
-        """
-        old = {path: self.other.old[path] for path in kernels}
-        own = self._trees.tree(around, copies_sources=True) if around else None
-        return self._trees.having(old | {**around}, kernels, own)
-
     def _audit(self, results: Sequence[CaseResult], kernels: Collection[str]) -> list[Finding]:
         loaded = {self.other.in_tree(file) for file in loaded_by(results)}
         paths = sorted(loaded.intersection(kernels))
@@ -397,7 +394,6 @@ class PullRequestGate:
         kernels: Sequence[str],
         around: Mapping[str, bytes | None],
         apart: Collection[str],
-        measurements: Measurements,
     ) -> Verdict:
         """Compare the cases, except those `apart`, on both versions of the kernels."""
         if not kernels:
@@ -417,7 +413,7 @@ class PullRequestGate:
         same: dict[str, Same] = {c.nodeid: "source" for c in interpreted if c not in reached}
         paired = None
         if timed:
-            paired = self._compare(timed, self._versions(kernels, around), measurements)
+            paired = self._compare(timed, kernels, around)
             same |= paired.same
         rest = judging.shapes((r for r in results if r.nodeid in {*same, *apart}), same)
         decided: Verdict | None = None
@@ -466,23 +462,20 @@ class PullRequestGate:
         same = unchanged(why, shapes, asks_gain=self.settings.gate == "improve")
         return same.verdict(self.policy.name)
 
-    def _unfinished(self, collector: Collector, interrupted: str) -> list[Observation]:
-        """Return why not every case has a row; BadInput for refused input.
-
-        A file of cases that does not import, of the base's or others, is wrong.
-        """
-        judging.refuse(collector.refusals())
-        judging.fail_rows_of_failed_tests(collector)
-        unfinished = [*judging.unfinished(collector, None, interrupted)]
-        failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
-        if not failed or interrupted or (unfinished and collector.results):
-            return unfinished
-        return [_wrong(collector.in_order(), "; ".join(failed.values()))]
-
     def _compare(
-        self, cases: Sequence[CaseResult], versions: Versions, measurements: Measurements
+        self,
+        cases: Sequence[CaseResult],
+        kernels: Sequence[str],
+        around: Mapping[str, bytes | None],
     ) -> PairedResult:
-        """Compare these cases."""
+        """Compare the kernels of both versions, each with the base's files `around` them.
+
+        Today's have a tree of their own where such files differ. NotComparable where the base's do
+        not build.
+        """
+        old = {path: self.other.old[path] for path in kernels}
+        own = self._trees.tree(around, copies_sources=True) if around else None
+        versions = self._trees.having(old | {**around}, kernels, own)
         criteria = Criteria(
             [STEP],
             self.policy,
@@ -490,7 +483,7 @@ class PullRequestGate:
             gate=self.settings.gate,
             reached_only=True,
         )
-        with measurements.compare([case.nodeid for case in cases], versions) as comparison:
+        with self.measurements.compare([case.nodeid for case in cases], versions) as comparison:
             return compare(comparison, cases, criteria)
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:
