@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
+from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.cases.details import in_a_line, with_details
 from pytest_kopt.cases.order import WorkerOrders
 from pytest_kopt.cases.result import CaseResult, Collector, loaded_by
@@ -39,14 +40,12 @@ from pytest_kopt.schema.metrics import STEP
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.measurements import Measurements
 from pytest_kopt.trials.project_command import ProjectCommand
 from pytest_kopt.trials.pull_request.base import (
     Base,
     check_known,
     harness_of,
-    ignored_among,
     ignored_code,
     is_conftest,
     removed,
@@ -57,7 +56,6 @@ from pytest_kopt.trials.pull_request.own_rules import (
     check_rules,
     edited_around,
     edited_settings,
-    plugin_files,
     settings_of,
 )
 from pytest_kopt.trials.trees import Builds, Trees, why_not_in_place
@@ -110,9 +108,10 @@ class PullRequestGate:
         self._trees = Trees(self._held, base.root, self._builds)
         #: Trees that lead to what is built in the project.
         self._linked = Trees(self._held, base.root) if command else self._trees
-        #: Sources that git ignores, as far as no build makes them for each version.
-        asks_git = base.commit and not command
-        self._ignored = ignored_code(base.root, settings.workspace) if asks_git else frozenset()
+        #: Tells which files have no content at the base; a build makes them for each version.
+        self._git = Repository.around(base.root) if base.commit and not command else None
+        #: Sources that git ignores.
+        self._ignored = ignored_code(self._git, settings.workspace) if self._git else set[str]()
 
     @property
     def title(self) -> str:
@@ -132,8 +131,9 @@ class PullRequestGate:
         if self.is_settled:
             return ""
         base, command, then = self.other, self.settings.rebuild_command, self._settings_then
-        check_rules(self.config, self.settings, base, then, self._differing)
-        if edited_around(self.config, base.root, then, self._differing):
+        edited = edited_around(self.config, base.root, then, self._differing)
+        check_rules(self.config, self.settings, base, then, self._differing, edited)
+        if edited:
             launcher_of(self.config).forget_variables()
         check_known(base, (), [path for path in self._differing if path.endswith(".py")])
         problem = why_not_in_place(command) if command else ""
@@ -329,19 +329,12 @@ class PullRequestGate:
         """
         used, opened = self.other.used(results), self.other.opened(results)
         ignored = self._ignored & used
-        if self.other.commit and not self._builds:
-            ignored |= ignored_among(self.other.root, opened)
+        if self._git:
+            ignored |= self._git.ignored(opened)
         if ignored:
-            harness, _ = self._harness_of(results)
-            is_kernels = {
-                path for path in ignored if path not in opened or self._reads(harness, opened[path])
-            }
-            ignored = frozenset(is_kernels - harness)
+            harness, _, read = harness_of(self.config, self.other, results)
+            ignored -= harness | (opened.keys() - read)
         check_known(self.other, ignored, used)
-
-    def _reads(self, harness: Collection[str], readers: Iterable[str]) -> bool:
-        """Say whether one of the `readers` of a file, below the root, is no harness."""
-        return not {*map(self.other.in_tree, filter(None, readers))}.issubset(harness)
 
     def _around(
         self, results: Sequence[CaseResult]
@@ -351,26 +344,16 @@ class PullRequestGate:
         First all of them, then those that no kernel imports, which are so for times too.
         """
         differing, old = self._differing, self.other.old
-        harness, needed = self._harness_of(results)
+        harness, needed, read = harness_of(self.config, self.other, results)
         touched = harness.intersection(differing) | {*filter(self._is_of_tests, differing)}
         touched |= edited_settings(self.config, self._settings_then, differing)
-        is_kernels = {path for path in needed if not self._is_of_tests(path)}
+        is_kernels = {path for path in needed | read if not self._is_of_tests(path)}
         # A kernel that was split needs its new file, whether or not changed tests import that too.
         touched -= {path for path in is_kernels.intersection(touched) if old[path] is None}
         return (
             {path: old[path] for path in sorted(touched)},
             {path: old[path] for path in sorted(touched - is_kernels)},
         )
-
-    def _harness_of(self, results: Sequence[CaseResult]) -> tuple[set[str], set[str]]:
-        """Return the files that decide what is right in these cases, and those of kernels."""
-        root, setup = self.settings.root, PytestSetup.of(self.config)
-        plugins = plugin_files(self.config, root.resolve())
-        harness, needed = harness_of(root, results, setup, plugins)
-        harness = {*map(self.other.in_tree, harness)}
-        opened = self.other.opened(results).items()
-        read = {path for path, readers in opened if self._reads(harness, readers)}
-        return harness, read.union(map(self.other.in_tree, needed))
 
     @property
     def _base_copy(self) -> tuple[Path, Path]:

@@ -186,48 +186,49 @@ def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str] 
 
 
 def harness_of(
-    root: Path, results: Sequence[CaseResult], setup: PytestSetup, plugins: Collection[str]
-) -> tuple[set[str], set[str]]:
-    """Return the files, below a root, that decide what is right in these cases.
+    config: pytest.Config, base: Base, results: Sequence[CaseResult]
+) -> tuple[set[str], set[str], set[str]]:
+    """Return the files, in the work tree, that decide what is right in these cases.
 
-    The files that importing the kernels runs belong to it too: a file may be both. `plugins` are
-    files that pytest loaded, conftest files among them. A function that stands in a test or in one
-    of these calls kernels anywhere in what was imported.
+    Second those that importing the kernels runs, and last what had other code than the first open
+    it: a file may be several. A function that stands in a test, or in a plugin or conftest file,
+    calls kernels anywhere in what was imported.
     """
-    observed = observed_by(results)
+    root, setup, observed = base.tests_root, PytestSetup.of(config), observed_by(results)
+    files = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
+    places = (Path(file).resolve() for file in files if file)
+    plugins = {place.relative_to(root).as_posix() for place in places if place.is_relative_to(root)}
     tests = dict.fromkeys(result.nodeid.partition("::")[0] for result in results)
     around = {*tests, *plugins, *filter(is_conftest, observed.loaded)}
     homes = {result.evidence.home or "" for result in results}
     kernel = {home for home in homes if home and not os.path.isabs(home)} - around
     if kernel != homes:
         kernel |= {*observed.loaded} - around - {*observed.judged_by}
-    harness = Harness(root, tuple(tests), tuple(sorted(kernel)), setup.folders, setup.plugins)
-    return {*harness.take({}, {}, observed).files}, harness.needed()
+    found = Harness(root, tuple(tests), tuple(sorted(kernel)), setup.folders, setup.plugins)
+    harness = {*map(base.in_tree, found.take({}, {}, observed).files)}
+    read = {
+        path
+        for path, readers in base.opened(results).items()
+        if not harness.issuperset(map(base.in_tree, filter(None, readers)))
+    }
+    return harness, {*map(base.in_tree, found.needed())}, read
 
 
 def is_conftest(path: str) -> bool:
     return PurePosixPath(path).name == "conftest.py"
 
 
-def ignored_code(root: Path, workspace: Path) -> frozenset[str]:
+def ignored_code(git: Repository, workspace: Path) -> set[str]:
     """Return the sources of a work tree that define functions and that git ignores.
 
     The versions of kernels that campaigns keep in the `workspace` are no sources.
     """
-    repository = Repository.around(root)
-    assert repository is not None
-    return frozenset(
+    root = git.root.resolve()
+    return {
         path
-        for path in repository.ignored_sources()
+        for path in git.ignored_sources()
         if not _is_copy(Path(path), root, workspace) and b"def " in (root / path).read_bytes()
-    )
-
-
-def ignored_among(root: Path, paths: Collection[str]) -> frozenset[str]:
-    """Return those of some paths of a work tree that git ignores."""
-    repository = Repository.around(root)
-    assert repository is not None
-    return frozenset(repository.ignored(paths))
+    }
 
 
 def check_known(base: Base, ignored: Collection[str], used: Iterable[str]) -> None:

@@ -49,11 +49,12 @@ def check_rules(
     base: Base,
     section: Mapping[str, Any],
     differing: Collection[str],
+    where: Sequence[str],
 ) -> None:
     """Raise BadInput where a change, in paths that are `differing`, sets what judges it.
 
     That is what the command line, the environment and the `section` of the base's settings say, the
-    policy's file, and what is recorded of the noise.
+    policy's file, and what is recorded of the noise. `where` is what `edited_around` returned.
     """
     root = base.root.resolve()
     places = {root / path: path for path in differing}
@@ -63,7 +64,6 @@ def check_rules(
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
     commanded_values = commanded(config, section)
     here = _plain(vars(config.option), {key: config.getini(key) for key in settings_keys()})
-    where = edited_around(config, root, section, differing)
     if not where:
         # What the base's conftest files and plugins set is the base's.
         commanded_values = here
@@ -96,13 +96,6 @@ def edited_around(
     imported = {path.relative_to(root).as_posix() for path in project_modules(root).values()}
     edited = {path for path in differing if is_conftest(path) or path in imported}
     return sorted(edited | edited_settings(config, section, differing))
-
-
-def plugin_files(config: pytest.Config, root: Path) -> set[str]:
-    """Return the files below a root that pytest loaded as plugins, conftest files among them."""
-    files = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
-    places = (Path(file).resolve() for file in files if file)
-    return {place.relative_to(root).as_posix() for place in places if place.is_relative_to(root)}
 
 
 def edited_settings(
