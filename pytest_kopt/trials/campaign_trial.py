@@ -38,7 +38,7 @@ from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.profiling.kernel_table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import geomean, is_backward
-from pytest_kopt.schema.table import Classes, Row, Table
+from pytest_kopt.schema.table import Classes, Table
 from pytest_kopt.show import standing
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.rooflines import write_profiles
@@ -398,10 +398,6 @@ def open_round(trial: CampaignTrial) -> None:
     campaign.check_ready()
     trial.title = f"campaign {campaign.name}, round {trial.number}, policy {policy.name}"
     trial.round_notes = of_round.notes.plus(trial.notes)
-
-
-def check_target_class(classes: Classes, rows: Sequence[Row]) -> None:
-    classes.target_among(classes.group({row.key: row.dims for row in rows}))
 
 
 def record_round(

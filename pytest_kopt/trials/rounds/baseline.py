@@ -29,7 +29,6 @@ from pytest_kopt.show.standing import Closing, tip_lines
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import (
     CampaignTrial,
-    check_target_class,
     open_round,
     record_round,
 )
@@ -52,7 +51,8 @@ class Baseline(CampaignTrial):
         if missing:
             raise BadInput("; ".join(missing), where="--kopt-round 1")
         self.harness = self.watch.take(())
-        check_target_class(self.classes, ())
+        # There is no class yet.
+        self.classes.target_among(())
         prerequisites.check_parses(campaign)
 
     def prepare(self, held: ExitStack) -> None:

@@ -33,7 +33,6 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import (
     CampaignTrial,
-    check_target_class,
     frozen_cases,
     open_round,
     record_round,
@@ -59,8 +58,8 @@ def open_against_incumbent(trial: CampaignTrial) -> None:
     # What the round will be compared with is read before anything is measured.
     campaign.incumbent()
     keys = {frozen[name].key for name in timed}
-    rows = campaign.best.table().rows
-    check_target_class(trial.classes, [row for row in rows if row.key in keys])
+    dims = {row.key: row.dims for row in campaign.best.table().rows if row.key in keys}
+    trial.classes.target_among(trial.classes.group(dims))
     trial.harness = watch.check(frozen)
     watch.check_dependencies(trial.harness)
 

@@ -87,19 +87,21 @@ class Race(CampaignTrial):
         if unfit := by_ground(_observed(self), self.policy_of_cases):
             return record_round(self, unfit)
         root, incumbent, level = self.campaign.root, self.kernel, self.level
-        trees = _trees(self, self._candidates)
-        racers, out = _raced(self, self._candidates, trees)
+        versions = {"": incumbent, **self._candidates}
+        changed = tuple(sorted({path for version in versions.values() for path in version.files}))
+        trees = {
+            name: self.trees.tree({**dict.fromkeys(changed), **version.sources})
+            for name, version in versions.items()
+        }
+        racers, out = _raced(self, self._candidates, trees, changed)
         while True:
             first, *rest = [*racers, *out]
             first.kernel.restore(root, over=incumbent)
             try:
                 for place, racer in enumerate((first, *rest), 1):
                     racer.say(place=place)
-                self.kernel, self.raced, self.level = (
-                    self.campaign.candidate(),
-                    (first, *rest),
-                    level,
-                )
+                self.kernel, self.raced = self.campaign.candidate(), (first, *rest)
+                self.level = level
                 verdict, paired, detail = _judged(self, trees)
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
@@ -117,21 +119,6 @@ class Race(CampaignTrial):
             reason = "; ".join([verdict.reason, *(f"{one.check}: {one.message}" for one in cheats)])
             first.say(**verdict.model_dump(include={"decision"}), reason=reason)
             out.insert(0, first)
-
-
-def _trees(trial: CampaignTrial, candidates: Mapping[str, KernelVersion]) -> dict[str, Tree]:
-    """Return trees of the project: one of each candidate, and "", the incumbent's copy."""
-    versions, changed = {"": trial.kernel, **candidates}, _changed(trial, candidates)
-    return {
-        name: trial.trees.tree({path: version.sources.get(path) for path in changed})
-        for name, version in versions.items()
-    }
-
-
-def _changed(trial: CampaignTrial, candidates: Mapping[str, KernelVersion]) -> tuple[str, ...]:
-    """Return the paths that may differ between the versions."""
-    versions = (trial.kernel, *candidates.values())
-    return tuple(sorted({path for version in versions for path in version.files}))
 
 
 def _judged(
@@ -159,7 +146,10 @@ def _observed(trial: CampaignTrial) -> Iterator[Observation | None]:
 
 
 def _raced(
-    trial: CampaignTrial, candidates: Mapping[str, KernelVersion], trees: Mapping[str, Tree]
+    trial: CampaignTrial,
+    candidates: Mapping[str, KernelVersion],
+    trees: Mapping[str, Tree],
+    changed: tuple[str, ...],
 ) -> tuple[list[Racer], list[Racer]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     copies = [trees[name].copy for name in candidates]
@@ -172,7 +162,6 @@ def _raced(
     out = [racer for racer in racers if racer.record.reason]
     if len(passed) < 2:
         return passed, out
-    changed = _changed(trial, candidates)
     standings, left, tables = _race(trial, [racer.name for racer in passed], trees, changed)
     sizes = {racer.name: lines_changed(racer.kernel, trial.kernel) for racer in passed}
     first = winner(tables, left, sizes) if left else ""
