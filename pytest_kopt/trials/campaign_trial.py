@@ -29,7 +29,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelTime, Level, RaceCandidate, Verdict
 from pytest_kopt.devices.idle import AllGpusBusy
 from pytest_kopt.devices.machine import this_machine
-from pytest_kopt.devices.vendor import choose
+from pytest_kopt.devices.vendor import CPU, choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import CHANGE, in_unit
 from pytest_kopt.honesty.fingerprint import Fingerprint, edits
@@ -459,7 +459,8 @@ def _profiles(trial: CampaignTrial, verdict: Verdict) -> Sequence[CaseProfile]:
     """Profile a decided round where an option or the policy asks for it, unless nothing ran."""
     ids, is_asked = trial.collector.passed(), trial.settings.profile
     # performance.md has a column for a GPU's kernels, and a CPU has none.
-    logged = trial.policy.performance_log and not judging.on_cpu(trial.results)
+    on_cpu = any(result.evidence.device == CPU.uuid for result in trial.results)
+    logged = trial.policy.performance_log and not on_cpu
     if not (is_asked or logged) or trial.is_same or verdict.decision.leaves_open or not ids:
         return ()
     return trial.measurements.profile(ids, vendor=is_asked)

@@ -31,7 +31,6 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.credit import examine
@@ -56,7 +55,7 @@ def compare_paired(
     """Compare with another version in fresh processes; BadInput where they cannot be together.
 
     Returns the result, an observation that comes before it, and the stack of a case that ended its
-    processes. A candidate that does has failed that case, as by `mistakes` near its inputs. The
+    processes. A candidate that does has failed that case, as by a mistake near its inputs. The
     final comparison measures both operating points, whatever it decides.
     """
     results, table, policy = trial.results, trial.rows, trial.policy_of_cases
@@ -94,15 +93,10 @@ def compare_paired(
             where="--kopt-compare",
             fix=error.fix or "repair the kernel, or --kopt-compare stored",
         ) from None
-    for finding in mistakes(paired):
+    cheats = judging.rejecting(paired.refusing)
+    for finding in paired.refusing if not cheats else ():
         trial.fail(finding.where, "FAIL", str(finding))
-    return paired, judging.dishonest(results, judging.rejecting(paired.refusing)), ""
-
-
-def mistakes(paired: PairedResult | None) -> list[Finding]:
-    """Return what is wrong near the cases' inputs, unless that is how a version cheats."""
-    refusing = paired.refusing if paired else []
-    return [] if judging.rejecting(refusing) else refusing
+    return paired, judging.dishonest(results, cheats), ""
 
 
 def decided(

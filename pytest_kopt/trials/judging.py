@@ -15,7 +15,6 @@ from pytest_kopt.decide.case_verdict import Same, Shape
 from pytest_kopt.decide.grounds import Ground, Observation, checked_shape
 from pytest_kopt.decide.verdict import NamedFinding, Verdict
 from pytest_kopt.devices.conditions import by_kind
-from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding, names_of
 
@@ -172,10 +171,6 @@ def rejecting(findings: Iterable[Finding]) -> list[Finding]:
 
 def interpreted(results: Sequence[CaseResult]) -> Observation | None:
     return INTERPRETED if any(result.evidence.interpreted for result in results) else None
-
-
-def on_cpu(results: Sequence[CaseResult]) -> bool:
-    return any(result.evidence.device == CPU.uuid for result in results)
 
 
 def findings_of(results: Sequence[CaseResult]) -> list[Finding]:

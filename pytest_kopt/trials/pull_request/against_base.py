@@ -327,7 +327,8 @@ class PullRequestGate:
 
         Files that tests alone read are as they are now for both versions.
         """
-        used, opened = self.other.used(results), self.other.opened(results)
+        opened = self.other.opened(results)
+        used = {*map(self.other.in_tree, loaded_by(results)), *opened}
         ignored = self._ignored & used
         if self._git:
             ignored |= self._git.ignored(opened)

@@ -93,10 +93,6 @@ class Base:
         inside = self.tests_root.relative_to(self.root)
         return str(PurePosixPath(inside.as_posix()) / path)
 
-    def used(self, results: Sequence[CaseResult]) -> set[str]:
-        """Return what the processes of these cases imported and opened."""
-        return {*map(self.in_tree, loaded_by(results)), *self.opened(results)}
-
     def opened(self, results: Sequence[CaseResult]) -> dict[str, set[str]]:
         """Return what was opened, each with the sources below the root that had it opened."""
         return {self.in_tree(path): by for path, by in opened_by(results).items()}

@@ -37,7 +37,7 @@ from pytest_kopt.trials.campaign_trial import (
     open_round,
     record_round,
 )
-from pytest_kopt.trials.comparing import compare_paired, compare_stored, decided, mistakes
+from pytest_kopt.trials.comparing import compare_paired, compare_stored, decided
 
 _PUT_BACK = "kopt restored the current best; restore the harness too"
 
@@ -133,7 +133,7 @@ def _judge(
     if trial.settings.compare == "stored":
         return compare_stored(trial), None, ""
     paired, observation, detail = compare_paired(trial, trial.campaign.incumbent())
-    observed = [observation, _wrong(trial, mistakes(paired))]
+    observed = [observation, _wrong(trial, paired.refusing if paired else ())]
     if paired and paired.has_same_machine_code and not trial.round_notes.extra_benefit:
         observed.append(_same_machine_code(trial))
     return decided(observed, paired, trial.policy_of_cases), paired, detail
