@@ -133,7 +133,7 @@ class CampaignTrial:
         """Set what is asked as it can be run now; BadInput or KernelError where it cannot."""
         raise NotImplementedError
 
-    def prepare(self, held: contextlib.ExitStack) -> None:
+    def prepare(self) -> None:
         """Do what has to be done to the campaign, once it is held, before anything is measured."""
 
     def collected(self, ids: Sequence[str], collector: Collector) -> None:
@@ -268,7 +268,7 @@ class CampaignTrial:
         try:
             carry_out(campaign, apply=self.settings.apply)
             self.open()
-            self.prepare(self._held)
+            self.prepare()
             manifest, root = campaign.manifest, campaign.root.resolve()
             command, folder = manifest.rebuild_command, campaign.layout.builds
             builds = Builds(root, self.command(command), folder) if command else None

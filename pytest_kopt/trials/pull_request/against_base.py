@@ -158,8 +158,9 @@ class PullRequestGate:
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         self.collector, self.measurements = collector, measurements
+        self.interrupted = interrupted
         try:
-            verdict, detail, results = self._judge(interrupted)
+            verdict, detail, results = self._judge()
         except NotComparable as error:
             raise BadInput(
                 f"kopt cannot run the cases with the base's kernels: {error}",
@@ -180,14 +181,14 @@ class PullRequestGate:
         """Give everything back; safe to repeat."""
         self._held.close()
 
-    def _judge(self, interrupted: str) -> tuple[Verdict, str, Sequence[CaseResult]]:
+    def _judge(self) -> tuple[Verdict, str, Sequence[CaseResult]]:
         """Judge what is missing, dishonest or wrong, then the times, where kernels changed.
 
         Returns the verdict, a candidate's stack, and the cases as they were judged.
         """
         if self.is_settled:
             return self._nothing(f"the same code as {self.other}"), "", ()
-        observed = self._observed(interrupted)
+        observed = self._observed()
         checked = self.collector.in_order()
         if unfinished := by_ground(observed, self.policy):
             return unfinished, self._unbuilt, checked
@@ -236,7 +237,7 @@ class PullRequestGate:
             verdict = without([*gone, *cases.together], cases.new, verdict)
         return verdict, detail, results
 
-    def _observed(self, interrupted: str) -> list[Observation]:
+    def _observed(self) -> list[Observation]:
         """Return why not every case can be judged; BadInput for refused input, or of the base.
 
         A file of cases that does not import, of the base's or others, is wrong.
@@ -244,7 +245,7 @@ class PullRequestGate:
         collector, failed = self.collector, dict[str, str]()
         if self._unbuilt:
             return [_wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")]
-        if not interrupted:
+        if not self.interrupted:
             failed = judging.not_imported(collector, self._then.order, self.config.rootpath)
             self._check_base_imports(failed)
             # A file that does not import tells of nothing that it opened.
@@ -253,7 +254,7 @@ class PullRequestGate:
             self._check_known(collector.in_order())
         judging.refuse(collector.refusals())
         judging.fail_rows_of_failed_tests(collector)
-        unfinished = [*judging.unfinished(collector, None, interrupted)]
+        unfinished = [*judging.unfinished(collector, None, self.interrupted)]
         if not failed or (unfinished and collector.results):
             return unfinished
         return [_wrong(collector.in_order(), "; ".join(failed.values()))]

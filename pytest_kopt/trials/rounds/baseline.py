@@ -6,7 +6,6 @@ Schema, case set and harness are those of the whole campaign from here on. Nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 
 from pytest_kopt.campaign import levels, prerequisites
@@ -55,14 +54,15 @@ class Baseline(CampaignTrial):
         self.classes.target_among(())
         prerequisites.check_parses(campaign)
 
-    def prepare(self, held: ExitStack) -> None:
+    def prepare(self) -> None:
         """Have torch build for the comparisons to come, next to what it builds for the cases."""
         campaign = self.campaign
         sources = campaign.candidate().sources
         if builds_inline(sources.values()) and not campaign.manifest.rebuild_command:
             modules = self.watch.modules(sources)
             confined = self.settings.isolates
-            held.enter_context(built_meanwhile(modules, campaign.layout.builds, confined=confined))
+            building = built_meanwhile(modules, campaign.layout.builds, confined=confined)
+            self._held.enter_context(building)
 
     def collected(self, ids: Sequence[str], collector: Collector) -> None:
         """Take the harness of the collected cases down: nothing has run yet."""

@@ -72,13 +72,13 @@ class Race(CampaignTrial):
             fix = "remove --kopt-no-apply: a race puts the best version into the tree"
             raise _refused(unfit, fix=fix)
         open_against_incumbent(self)
-        self._candidates = candidates_of(campaign, settings.candidates, Path.cwd())
-        self.title += f", a race of {', '.join(self._candidates)}"
+        self.candidates = candidates_of(campaign, settings.candidates, Path.cwd())
+        self.title += f", a race of {', '.join(self.candidates)}"
 
-    def prepare(self, held: ExitStack) -> None:
+    def prepare(self) -> None:
         """Have the incumbent in the tree, where a race that was killed left a candidate."""
         campaign, kernel = self.campaign, self.campaign.candidate()
-        if any(kernel.same_content(version) for version in self._candidates.values()):
+        if any(kernel.same_content(version) for version in self.candidates.values()):
             campaign.incumbent().restore(campaign.root, over=kernel)
 
     def conclude(self) -> Closing:
@@ -87,13 +87,13 @@ class Race(CampaignTrial):
         if unfit := by_ground(_observed(self), self.policy_of_cases):
             return record_round(self, unfit)
         root, incumbent, level = self.campaign.root, self.kernel, self.level
-        versions = {"": incumbent, **self._candidates}
+        versions = {"": incumbent, **self.candidates}
         changed = tuple(sorted({path for version in versions.values() for path in version.files}))
         trees = {
             name: self.trees.tree({**dict.fromkeys(changed), **version.sources})
             for name, version in versions.items()
         }
-        racers, out = _raced(self, self._candidates, trees, changed)
+        racers, out = _raced(self, trees, changed)
         while True:
             first, *rest = [*racers, *out]
             first.kernel.restore(root, over=incumbent)
@@ -146,17 +146,14 @@ def _observed(trial: CampaignTrial) -> Iterator[Observation | None]:
 
 
 def _raced(
-    trial: CampaignTrial,
-    candidates: Mapping[str, KernelVersion],
-    trees: Mapping[str, Tree],
-    changed: tuple[str, ...],
+    trial: Race, trees: Mapping[str, Tree], changed: tuple[str, ...]
 ) -> tuple[list[Racer], list[Racer]]:
     """Return the candidates that passed their checks, the best first, and the others."""
-    copies = [trees[name].copy for name in candidates]
+    copies = [trees[name].copy for name in trial.candidates]
     collectors = trial.measurements.run_in(copies, [*trial.frozen], "checking candidate")
     racers = [
         Racer(kernel, collector, _check(name, kernel, collector, trial))
-        for (name, kernel), collector in zip(candidates.items(), collectors, strict=True)
+        for (name, kernel), collector in zip(trial.candidates.items(), collectors, strict=True)
     ]
     passed = [racer for racer in racers if not racer.record.reason]
     out = [racer for racer in racers if racer.record.reason]
