@@ -136,8 +136,7 @@ class PullRequestGate:
         if edited:
             launcher_of(self.config).forget_variables()
         check_known(base, (), [path for path in self._differing if path.endswith(".py")])
-        problem = why_not_in_place(command) if command else ""
-        if problem:
+        if command and (problem := why_not_in_place(command)):
             raise BadInput(problem, where="kopt_rebuild_command")
         if self._builds:
             # The base's cases may import what it makes, which a fresh check-out lacks.
@@ -206,19 +205,19 @@ class PullRequestGate:
         results = [result for result in results if result.nodeid not in broken]
         gone = removed(self.config, self._then, self._base_copy, self.collector, self.measurements)
         apart = {*cases.new, *cases.together}
-        observation, detail, verdict = _wrong_cases(results, cases.by_base), "", None
+        wrong, detail = _wrong_cases(results, cases.by_base), ""
         try:
-            if observation is None:
-                verdict = self._compared(results, kernels, around, apart)
+            verdict = by_ground([wrong], self.policy)
+            verdict = verdict or self._compared(results, kernels, around, apart)
         except Caught as caught:
             why = "the results are not the base's"
-            observation = _refused(results, caught.findings, why, accuses=caught.accuses)
+            refused = _refused(results, caught.findings, why, accuses=caught.accuses)
+            verdict = refused.verdict(self.policy.name)
         except Died as death:
             how = str(death)
             told = judging.all_failed(results, {death.case: how}, "ERROR")
-            detail, observation = judging.head(how), _wrong(told, how.splitlines()[0])
-        verdict = by_ground([observation], self.policy) or verdict
-        assert verdict is not None
+            detail = judging.head(how)
+            verdict = _wrong(told, how.splitlines()[0]).verdict(self.policy.name)
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         flags += [f"fails at the base in the same way: {nodeid}" for nodeid in broken]
         # The base's tests check with the base's file, and what is timed has today's.
@@ -473,13 +472,14 @@ class PullRequestGate:
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:
         """Return the verdict with what to do, and what the versions did near the inputs."""
-        times = paired.verdict
-        if times.decision is not Decision.INCOMPLETE:
-            times = times.saying(next_step=NEXT.get(times.decision, ""))
-        reached = [result for result in paired.results if result.nodeid not in paired.same]
-        why = "the other side is right where this one is not"
-        refused = _refused(reached, paired.refusing, why) if paired.refusing else None
-        return judging.flagged(by_ground([refused], self.policy) or times, paired.nearby)
+        verdict = paired.verdict
+        if paired.refusing:
+            reached = [result for result in paired.results if result.nodeid not in paired.same]
+            why = "the other side is right where this one is not"
+            verdict = _refused(reached, paired.refusing, why).verdict(self.policy.name)
+        elif verdict.decision is not Decision.INCOMPLETE:
+            verdict = verdict.saying(next_step=NEXT.get(verdict.decision, ""))
+        return judging.flagged(verdict, paired.nearby)
 
 
 def _wrong_cases(results: Sequence[CaseResult], by_base: Collection[str]) -> Observation | None:

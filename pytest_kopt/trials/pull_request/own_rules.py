@@ -64,12 +64,9 @@ def check_rules(
     what = next((f"the change edits {path}, which judges it" for path in edited if path), "")
     commanded_values = commanded(config, section)
     here = _plain(vars(config.option), {key: config.getini(key) for key in settings_keys()})
-    if not where:
-        # What the base's conftest files and plugins set is the base's.
-        commanded_values = here
-    if name := next(
-        (name for name in commanded_values if commanded_values[name] != here[name]), ""
-    ):
+    # What the base's conftest files and plugins set is the base's.
+    own = (name for name in here if where and commanded_values[name] != here[name])
+    if name := next(own, ""):
         by_settings = commanded(config, pytest_section(config.inipath))
         if by_settings[name] == here[name] and config.inipath:
             where = [os.path.relpath(config.inipath.resolve(), root)]
