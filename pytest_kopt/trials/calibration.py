@@ -32,10 +32,9 @@ def calibrate(
         fix = "repair the kernel until a case passes: pytest --kopt-check-only"
         raise BadInput("no case passed", where="--kopt-calibrate", fix=fix)
     try:
-        ids = [result.nodeid for result in passed]
         with (
             ExitStack() as held,
-            measurements.compare(ids, Trees(held, root).having({})) as comparison,
+            measurements.compare(passed, Trees(held, root).having({})) as comparison,
         ):
             replicas = list(comparison.replicas(processes))
     except (Caught, NotComparable) as error:

@@ -78,9 +78,8 @@ def compare_paired(
             examines=trial.level == "full",
             doubt_of_best=partial(_doubt_of_best, trial, results),
         )
-        ids = [result.nodeid for result in results]
         phase = f"{COMPARING} the winner" if trial.raced else COMPARING
-        with trial.measurements.compare(ids, versions, phase=phase) as comparison:
+        with trial.measurements.compare(results, versions, phase=phase) as comparison:
             paired = compare(comparison, results, criteria)
     except Caught as caught:
         return None, judging.dishonest(results, caught.findings), ""
@@ -129,11 +128,10 @@ def _doubt_of_best(
     is_slower = chain is not None and _is_slower(campaign.best, results, best_ms)
     phase = f"{COMPARING} the candidate with the baseline"
     versions = trial.versions(campaign.baseline())
-    ids = [result.nodeid for result in results]
     # Cases that needed no clock are in the mean, as no gain.
-    gain_when_timed = gain * len(ids) / max(1, len(best_ms))
+    gain_when_timed = gain * len(results) / max(1, len(best_ms))
     try:
-        with trial.measurements.compare(ids, versions, 1 + _REPLICATES, phase) as comparison:
+        with trial.measurements.compare(results, versions, 1 + _REPLICATES, phase) as comparison:
             # It finds out whether one process can hold both.
             first = [*comparison.replicas(1)]
             # A version may be kept for another benefit than its speed.

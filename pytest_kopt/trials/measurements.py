@@ -221,7 +221,7 @@ class Measurements:
 
     def compare(
         self,
-        ids: Sequence[str],
+        cases: Iterable[CaseResult],
         versions: Versions,
         most: int | None = None,
         phase: str = COMPARING,
@@ -234,6 +234,7 @@ class Measurements:
         from pytest_kopt.decide.inference import FINAL_LOOK
         from pytest_kopt.paired.comparison import Comparison
 
+        ids = [case.nodeid for case in cases]
         lanes = self._lanes(ids)
         # What is calibrated is how processes differ; of a race's two to four each counts.
         most = most or self._settings.calibrate or FINAL_LOOK

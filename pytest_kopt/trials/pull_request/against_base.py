@@ -467,7 +467,7 @@ class PullRequestGate:
             gate=self.settings.gate,
             reached_only=True,
         )
-        with self.measurements.compare([case.nodeid for case in cases], versions) as comparison:
+        with self.measurements.compare(cases, versions) as comparison:
             return compare(comparison, cases, criteria)
 
     def _with_nearby(self, paired: PairedResult) -> Verdict:

@@ -208,8 +208,7 @@ def _race(
     def start(names: Sequence[str], most: int) -> Comparison:
         places = (trees[""], *(trees[name] for name in names))
         versions = Versions(places, changed, raced=tuple(names))
-        ids = [result.nodeid for result in results]
-        return trial.measurements.compare(ids, versions, most, "racing")
+        return trial.measurements.compare(results, versions, most, "racing")
 
     try:
         return run_race(start, names, results, criteria)
