@@ -237,9 +237,10 @@ class PullRequestGate:
         return verdict, detail, results
 
     def _observed(self) -> list[Observation]:
-        """Return why not every case can be judged; BadInput for refused input, or of the base.
+        """Return why not every case can be judged; BadInput for input that is refused.
 
-        A file of cases that does not import, of the base's or others, is wrong.
+        A kernel that does not build is wrong. So is a file of cases, of the base's or others, that
+        does not import.
         """
         collector, failed = self.collector, dict[str, str]()
         if self._unbuilt:

@@ -70,8 +70,10 @@ def check_rules(
         by_settings = commanded(config, pytest_section(config.inipath))
         if by_settings[name] == here[name] and config.inipath:
             where = [os.path.relpath(config.inipath.resolve(), root)]
+        # An option as a command has it; a key without one has its name.
+        spelled = {properties["dest"]: names[-1] for names, properties in options()}
         what = (
-            f"{' or '.join(where)} sets {spelled(name)} to "
+            f"{' or '.join(where)} sets {spelled.get(name, name)} to "
             f"{here[name] or 'nothing'} instead of {commanded_values[name] or 'nothing'}: a change "
             "may not choose its own rules"
         )
@@ -132,12 +134,6 @@ def commanded(config: pytest.Config, section: Mapping[str, Any]) -> dict[str, st
     before = shlex.split(addopts) if isinstance(addopts, str) else [*map(str, addopts)]
     parsed = _parsed([*before, *words])
     return _plain(parsed, {**section, **_overrides(parsed["override_ini"])})
-
-
-def spelled(name: str) -> str:
-    """Return an option as a command has it, or the name of a key."""
-    names = {properties["dest"]: names[-1] for names, properties in options()}
-    return names.get(name, name)
 
 
 def _parsed(words: Sequence[str]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Baseline(CampaignTrial):
         if missing:
             raise BadInput("; ".join(missing), where="--kopt-round 1")
         self.harness = self.watch.take(())
-        # There is no class yet.
+        # Before there is a baseline no class can be the target.
         self.classes.target_among(())
         prerequisites.check_parses(campaign)
 
