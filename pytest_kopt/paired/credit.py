@@ -575,32 +575,28 @@ def _mean_over(cases: Collection[Sequence[float]]) -> Estimate:
     )
 
 
-def _together(**checks: CrossCheck) -> CrossCheck:
-    """Return what other measurements leave of a gain, by their names in the evidence."""
-    alone, excess = checks["incumbent_alone"], max(check.excess for check in checks.values())
+def _together(*checks: CrossCheck) -> CrossCheck:
+    """Return what other measurements leave of a gain, in the order of `_MEASUREMENTS`."""
+    alone, excess = checks[0], max(check.excess for check in checks)
     part = f"{percent(excess):.1f} % of the gain in pairs are not credited"
-    flags = [flag for check in checks.values() for flag in check.flags]
+    flags = [flag for check in checks for flag in check.flags]
     asked = alone.document or {"slower_pct": [], "why_not": ""}
-    documents = {name: check.document for name, check in checks.items()}
+    documents = zip(_MEASUREMENTS, (check.document for check in checks), strict=True)
     return CrossCheck(
-        doubt=next((check.doubt for check in checks.values() if check.doubt), ""),
+        doubt=next((check.doubt for check in checks if check.doubt), ""),
         excess=excess,
         flags=(*flags, *[part] * bool(excess)),
-        document={**documents, "incumbent_alone": {**asked, "doubt": alone.doubt}},
+        document={**dict(documents), "incumbent_alone": {**asked, "doubt": alone.doubt}},
     )
 
 
-_UNASKED = CrossCheck()
-#: Of a version that would not be kept, or is the same.
-UNEXAMINED = _together(
-    incumbent_alone=_UNASKED,
-    total_time=_UNASKED,
-    around_blocks=_UNASKED,
-    new_content=_UNASKED,
-    single_calls=_UNASKED,
-    brought_values=_UNASKED,
-    outside_clock=_UNASKED,
+#: The names of other measurements in the evidence.
+_MEASUREMENTS = (
+    *("incumbent_alone", "total_time", "around_blocks", "new_content"),
+    *("single_calls", "brought_values", "outside_clock"),
 )
+#: Of a version that would not be kept, or is the same.
+UNEXAMINED = _together(*[CrossCheck()] * len(_MEASUREMENTS))
 
 
 def examine(
@@ -647,15 +643,7 @@ def examine(
     anew = look_anew(replicas, (*beside_alone,))
     singles = look_singles(replicas, (*beside_alone,), another)
     brought = look_singles(replicas, (*beside_alone,), another, is_brought=True)
-    return _together(
-        incumbent_alone=alone,
-        total_time=total,
-        around_blocks=around,
-        new_content=anew,
-        single_calls=singles,
-        brought_values=brought,
-        outside_clock=witness,
-    )
+    return _together(alone, total, around, anew, singles, brought, witness)
 
 
 def _refuse(findings: Iterable[Finding]) -> None:
