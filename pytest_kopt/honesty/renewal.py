@@ -105,6 +105,7 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
         del blocks
 
 
+@functools.cache
 def poison(dtype: torch.dtype) -> torch.Tensor:
     """Return the element, shape (1,), that `poisoned_allocations` fills memory with."""
     with poisoned_allocations():

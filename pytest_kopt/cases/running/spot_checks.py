@@ -9,7 +9,6 @@ which follows from the seed, is judged, and no gain is larger than the one that 
 from __future__ import annotations
 
 import gc
-import itertools
 import random
 import statistics
 from array import array
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import addressof, c_char
 from dataclasses import replace
-from itertools import chain, compress
+from itertools import chain, compress, count
 from typing import Any
 
 import torch
@@ -76,8 +75,8 @@ class Recorder:
             inputs = [n for x in chain(*parts) for n in (x.data_ptr(), span_bytes(x))]
             #: Where the inputs lie, and how many bytes they take.
             self.inputs = array("Q", inputs)
-            address, count = self.inputs.buffer_info()
-            places[-3:] = array("Q", [address, len(parts[0]), count // 2])
+            address, numbers = self.inputs.buffer_info()
+            places[-3:] = array("Q", [address, len(parts[0]), numbers // 2])
 
     def __call__(self) -> object:
         result = self.result = self.call()
@@ -185,7 +184,7 @@ class Spotted:
             self.look(dice.getrandbits(62))
         while self._own_sets:
             yield self.run_written()
-        for run in itertools.count(1):
+        for run in count(1):
             is_looked_at = dice.randrange(run) == 0
             times = []
             for _ in range(rounds):
