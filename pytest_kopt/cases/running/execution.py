@@ -34,8 +34,6 @@ from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
-#: The frame of a launch in Triton's interpreter, of which torch.compile asks other things.
-LAUNCHED = INTERPRETER, "__call__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,18 +241,18 @@ class CandidateFunction:
 
 
 @contextmanager
-def watch_frames(where: tuple[str, str]) -> Iterator[SimpleNamespace]:
-    """Yield what is `seen` once this thread has run a frame of a module's function ("": any)."""
+def watch_interpreter() -> Iterator[SimpleNamespace]:
+    """Yield what is `seen` once Triton's interpreter has launched a kernel in this thread."""
     watch = SimpleNamespace(seen=False)
-    module, function = where
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
-        is_there = event == "call" and frame.f_globals.get("__name__") == module
-        if is_there and function in ("", frame.f_code.co_name):
+        is_there = event == "call" and frame.f_globals.get("__name__") == INTERPRETER
+        # Of other functions there torch.compile asks things.
+        if is_there and frame.f_code.co_name == "__call__":
             watch.seen = True
             put_back()
 
-    if module not in sys.modules:
+    if INTERPRETER not in sys.modules:
         yield watch
         return
     with profile_hook(hook) as put_back:

@@ -13,7 +13,7 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import Bench, derive
-from pytest_kopt.cases.running.execution import LAUNCHED, make_inputs, watch_frames
+from pytest_kopt.cases.running.execution import make_inputs, watch_interpreter
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Forward, RepeatedBackward
 from pytest_kopt.devices.lock import timing_lock
@@ -41,7 +41,7 @@ def profile_case(case: Case, bench: Bench, *, marked_steps: int) -> CaseProfile:
     For the tool of a vendor `marked_steps` only run between its marks.
     """
     with one_thread(), timing_lock(bench.uuid, bench.waiting):
-        with watch_frames(LAUNCHED) as watch:
+        with watch_interpreter() as watch:
             step, steps = _prepare(case, bench, marked_steps or _STEPS)
         rows: tuple[KernelRow, ...] = ()
         note = _NOTE if watch.seen else ""

@@ -21,12 +21,11 @@ from pytest_kopt.cases.running.against_reference import judge, nearest, touched_
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import (
     INPUT,
-    LAUNCHED,
     Pass,
     Run,
     make_inputs,
     results_of,
-    watch_frames,
+    watch_interpreter,
 )
 from pytest_kopt.honesty import outputs, renewal, work
 from pytest_kopt.honesty.finding import Finding
@@ -62,7 +61,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     renewal.poison_freed(tensors(checking.pristine))
     start = time.perf_counter()
     drawn = drawn_so_far(checking.bench.device)
-    with watch_frames(LAUNCHED) as watch:
+    with watch_interpreter() as watch:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
