@@ -228,7 +228,7 @@ def test_the_pool_is_twice_the_cache_or_flushed(
 
     pool = input_pool(make, "cuda", lambda *given: None)
     assert set(made) == set(range(sets)) and len(pool.sets) == sets
-    assert (pool.flush is not None) == flushed
+    assert (pool.flush() is not None) == flushed
     assert asdict(ColdCache.of(pool)) == {
         "sets": sets,
         "set_bytes": 4 * floats,
@@ -257,7 +257,7 @@ def test_inputs_go_round_twice_the_largest_shared_cache(
     monkeypatch.setattr(cold, "_call_ms", lambda call, first, inputs: 1e-3)
     pool = input_pool(lambda i: (torch.empty(64 << 20, device="meta"),), "cuda", torch.sum)
     assert pool.cache_bytes == mib << 20
-    assert len(pool.sets) == max(2, 2 * mib // 256) and pool.flush is None
+    assert len(pool.sets) == max(2, 2 * mib // 256) and pool.flush() is None
 
 
 @pytest.mark.parametrize(
@@ -274,13 +274,13 @@ def test_a_warm_pool_is_one_set_that_stays_in_the_cache(
     arguments = (torch.zeros(floats),)
     pool = warm_pool(arguments, lambda x: x + 1)
     assert len(pool.sets) == calls and all(each is arguments for each in pool.sets)
-    assert pool.flush is None and pool.flusher() is None
+    assert pool.flush() is None and pool.flush(is_written_to=True) is None
 
 
 def test_the_cpu_has_one_set_and_no_flush() -> None:
     pool = input_pool(lambda i: (torch.zeros(4),), "cpu", torch.sum)
-    assert len(pool.sets) == 1 and pool.flush is None
-    assert InputPool([], 0, 0).flush is None
+    assert len(pool.sets) == 1 and pool.flush() is None
+    assert InputPool([], 0, 0).flush() is None
 
 
 def test_a_long_call_has_few_sets_and_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_a_long_call_has_few_sets_and_is_flushed(monkeypatch: pytest.MonkeyPatch
     machine.install(monkeypatch)
     monkeypatch.setattr(cold, "flusher", lambda size: size)
     pool = input_pool(lambda i: (torch.zeros(1),), "cuda", lambda x: machine.call())
-    assert len(pool.sets) == 3 and pool.flush is not None
+    assert len(pool.sets) == 3 and pool.flush() is not None
 
 
 def test_the_slowest_of_the_versions_says_how_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:

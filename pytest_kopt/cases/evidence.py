@@ -55,7 +55,7 @@ class ColdCache:
 
     @classmethod
     def of(cls, pool: InputPool) -> ColdCache:
-        return cls(len(pool.sets), pool.set_bytes, pool.cache_bytes, pool.flush is not None)
+        return cls(len(pool.sets), pool.set_bytes, pool.cache_bytes, pool.flush() is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def prepare(
         "graph": lambda: GraphBlock(calls, before, memory, block_ms),
         "events": lambda: EventsBlock(calls, before, block_ms),
         "wall": lambda: WallEngine(torch.cuda.synchronize).prepare(calls, before),
-        "do_bench": lambda: DoBenchBlock(calls, before),
+        "do_bench": lambda: DoBenchBlock(calls),
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)

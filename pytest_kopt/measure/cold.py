@@ -29,7 +29,7 @@ _PERSISTING_L2 = 6
 
 @dataclass(frozen=True, slots=True)
 class InputPool:
-    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the cache.
+    """Sets of arguments to go round, in bytes.
 
     In one that `is_warm` all sets are the same arguments, and nothing is flushed.
     """
@@ -39,14 +39,13 @@ class InputPool:
     cache_bytes: int
     is_warm: bool = False
 
-    @property
-    def flush(self) -> Callable[[], object] | None:
-        if len(self.sets) * self.set_bytes >= CACHES * self.cache_bytes:
+    def flush(self, *, is_written_to: bool = False) -> Callable[[], object] | None:
+        """Return what clears the cache, None where a round of sets fills it and nobody writes."""
+        size = CACHES * self.cache_bytes
+        if self.is_warm or not size:
             return None
-        return self.flusher()
-
-    def flusher(self) -> Callable[[], object] | None:
-        return flusher(CACHES * self.cache_bytes) if self.cache_bytes and not self.is_warm else None
+        is_filled = len(self.sets) * self.set_bytes >= size and not is_written_to
+        return None if is_filled else flusher(size)
 
 
 def warm_pool(arguments: tuple[Any, ...], *calls: Callable[..., object]) -> InputPool:

@@ -280,7 +280,7 @@ class DoBenchBlock(Block):
 
     engine = "do_bench"
 
-    def __init__(self, calls: Sequence[Call], before: Before = None) -> None:
+    def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = 1
         self._next = cycle(calls)
         for call in calls:

@@ -245,7 +245,7 @@ def prepare_blocks(
         forward: Spotted | None = None,
     ) -> Spotted:
         recorders = recorded(calls, says_where=runs_once)
-        is_written_to = case.rewritten or case.consumes_incoming
+        is_written_to = bool(case.rewritten) or case.consumes_incoming
         if engine == "do_bench" and is_written_to:
             raise BadInput(
                 "do_bench cannot restore what a call writes to before every call",
@@ -254,7 +254,7 @@ def prepare_blocks(
             )
         # What calls write over is brought back, untimed; a GPU's cache is flushed then.
         restored = [call.restore for call in calls] if is_written_to else []
-        flush = pool.flusher() if is_written_to else pool.flush
+        flush = pool.flush(is_written_to=is_written_to)
         steps = [step for step in (*restored, flush) if step is not None]
 
         def prepared() -> None:
