@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, WAYS, ArmsOrder, Bench
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, Bench
 from pytest_kopt.cases.protocol import (
     HandOver,
     JudgeLooks,
@@ -378,7 +378,7 @@ def test_the_judge_says_what_blocks_a_case_has(
 
 
 def seen_in(runner: Runner) -> list[dict[str, Any]]:
-    return [looked for block in runner.seen for looked in block.documents(WAYS, runner.scratch)]
+    return [looked for block in runner.seen for looked in block.documents(runner.scratch)]
 
 
 def test_inputs_that_are_drawn_otherwise_beside_the_candidate_are_its_doing(tmp_path: Path) -> None:

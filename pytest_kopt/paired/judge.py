@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, NUMBER, PLACES, RESULTS
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, NUMBER, PLACES, RESULTS, WAYS
 from pytest_kopt.cases.protocol import (
     JudgeLooks,
     Leave,
@@ -269,9 +269,9 @@ class SeenBlock:
             if process := child.inspected:
                 memory.see_later(process)
 
-    def documents(self, ways: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+    def documents(self, folder: Path) -> Iterator[dict[str, Any]]:
         """Yield what a judge gets, with files of a folder that kernel code cannot write to."""
-        for way, call, memory in zip(ways, self.calls, self.memory, strict=False):
+        for way, call, memory in zip(WAYS, self.calls, self.memory, strict=False):
             where = {"arm": self.arm, "seed": self.seed, "way": way, "call": call}
             where["content"] = self.content or (self.arm, self.seed)
             if memory is None:

@@ -366,7 +366,7 @@ class Runner(Children):
             handed_over = child.expect(HandedOver)
             findings += handed_over.findings
             if inspected := [b for b in blocks.looked_at if blocks.arms[b.arm] is child]:
-                memory = [part for b in inspected if folder for part in b.documents(WAYS, folder)]
+                memory = [part for b in inspected if folder for part in b.documents(folder)]
                 seeds = [(block.arm, block.seed) for block in inspected]
                 given = [self._taken(child, look) for look in handed_over.looks]
                 looks.append(replace(empty, blocks=seeds, looks=given, seen=memory))
@@ -401,7 +401,7 @@ class Runner(Children):
             empty,
             blocks=[(block.arm, block.seed) for block in looked_at],
             looks=calls,
-            seen=[part for block in looked_at for part in block.documents(WAYS, folder)],
+            seen=[part for block in looked_at for part in block.documents(folder)],
         )
         # What nobody can judge decides nothing: the replica is measured again.
         with suppress(Refused):

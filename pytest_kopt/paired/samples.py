@@ -66,7 +66,7 @@ class BlockTime:
 Quad = list[tuple[str, BlockTime]]
 
 
-def gain_in_turns(quads: Sequence[Quad], way: str = "step") -> float:
+def gain_in_turns(quads: Sequence[Quad], way: str) -> float:
     """Return the mean log-ratio of pairs; in pairs of both orders an even drift cancels."""
     pairs = pairs_of(quads)
     return statistics.fmean(math.log(old.of(way) / new.of(way)) for new, old in pairs)
