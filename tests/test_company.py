@@ -57,7 +57,10 @@ def replica(
         return CaseQuads(f"t.py::t[{number}]", "wall", quads)
 
     timed = map(case, range(2))
-    return {**{quads.nodeid: quads for quads in timed}, "t.py::same": CaseQuads("t.py::same", "")}
+    return {
+        **{quads.nodeid: quads for quads in timed},
+        "t.py::same": CaseQuads("t.py::same", "", same="source"),
+    }
 
 
 class Machine:
@@ -210,7 +213,7 @@ def in_singles(
     """A replica with twice the speed in blocks, where a single call takes `new_ms` to 11 ms."""
     company = replica(100.0)
     for case in company.values():
-        if not case.is_same:
+        if not case.same:
             moved = [noise_ms * (-1) ** number for number in range(6)]
             case.singles = [
                 [
@@ -265,7 +268,7 @@ def test_a_gain_is_no_larger_than_for_input_values_that_are_brought() -> None:
     (company,) = in_singles(5.0, 0.01)
     for case in company.values():
         arms = (ALONE, 10.0), (CANDIDATE, 8.0), (CANDIDATE, 8.01), (ALONE, 10.01)
-        case.brought = [[(arm, block_time(ms)) for arm, ms in arms]] * 2 * (not case.is_same)
+        case.brought = [[(arm, block_time(ms)) for arm, ms in arms]] * 2 * (not case.same)
     found = look_singles([replica(100.0)] * 2, [company], lambda: [company], is_brought=True)
     assert math.expm1(math.log(2) - found.excess) * 100 == pytest.approx(25.0, abs=0.5)
 

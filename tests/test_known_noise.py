@@ -128,7 +128,7 @@ class Measuring:
         return {
             name: replace(case, quads=case.quads | beside, outside=seen)
             for name, case in self.measured[-1].items()
-            if not case.is_same
+            if not case.same
         }
 
 

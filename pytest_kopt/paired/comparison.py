@@ -386,7 +386,7 @@ class Lane:
     def _all(self, cases: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
         """Return all cases: of those that were not timed, that they were not."""
         settled = {**self._same, **cases}
-        return {nodeid: settled.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
+        return {nodeid: settled[nodeid] for nodeid in self.place.ids}
 
     def _next(self, left: int) -> Runner:
         """Return the next runner; others of the `left` ones start and load meanwhile."""
@@ -431,7 +431,7 @@ class Lane:
 
         A process that holds the candidate may say that it holds that one as well.
         """
-        self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.is_same}
+        self._same |= {nodeid: quads for nodeid, quads in cases.items() if quads.same}
         for quads in cases.values():
             alone = quads.quads.pop("alone", None)
             if alone and had_company:

@@ -237,7 +237,7 @@ def _gains(replicas: Replicates, point: str | None = None) -> dict[str, float]:
     return {
         nodeid: statistics.fmean(replica[nodeid].ratio("step", point=point) for replica in replicas)
         for nodeid, first in (replicas[0] if replicas else {}).items()
-        if not first.is_same
+        if not first.same
     }
 
 
@@ -483,7 +483,7 @@ def _estimates(replicas: Replicates, asked_in: Replicates) -> tuple[Estimate, Es
         nodeid: statistics.fmean(
             replica[nodeid].ratio("step", point=BOOST)
             for replica in replicas
-            if nodeid in replica and not replica[nodeid].is_same
+            if nodeid in replica and not replica[nodeid].same
         )
         for nodeid in {case.nodeid for case in asked}
     }

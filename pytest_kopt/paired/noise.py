@@ -59,7 +59,7 @@ class Scatter(BaseModel):
     @classmethod
     def of(cls, replicas: Replicates) -> Scatter:
         """Return it of replicas; a case without a backward has the same in every direction."""
-        timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.is_same}
+        timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.same}
         ways: dict[Way, dict[str, CaseScatter]] = {}
         for nodeid, first in timed.items():
             directions: tuple[Way, ...] = ("forward", "backward", "step")
@@ -93,7 +93,7 @@ class NoiseHistory:
 
     def noise(self, way: Way, now: Mapping[str, CaseQuads]) -> Noise:
         """Return the noise of one direction; `now` is the comparison's first replica."""
-        engines = {quads.engine for quads in now.values() if not quads.is_same}
+        engines = {quads.engine for quads in now.values() if not quads.same}
         default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
 
         arms: list[dict[str, list[float]]] = []

@@ -61,7 +61,7 @@ class PairedResult:
     @property
     def same(self) -> Mapping[str, Same]:
         """How it is known of a case that both versions are the same, by node id."""
-        return {n: case.same or "source" for n, case in self.replicas[0].items() if case.is_same}
+        return {n: case.same for n, case in self.replicas[0].items() if case.same}
 
     @property
     def has_same_machine_code(self) -> bool:
@@ -82,7 +82,7 @@ class PairedResult:
             ratios = [replica[name].ratio(way) for replica in self.replicas for name in names]
             return percent(statistics.fmean(ratios))
 
-        timed = (case for name in names if not (case := self.replicas[0][name]).is_same)
+        timed = (case for name in names if not (case := self.replicas[0][name]).same)
         first = next(timed, None)
         return PairedChange(
             step_pct=mean("step"),
@@ -144,7 +144,7 @@ def compare(
             break
     # The last look always decides.
     assert verdict is not None
-    is_compared = not all(case.is_same for case in replicas[0].values())
+    is_compared = not all(case.same for case in replicas[0].values())
     is_kept = verdict.decision.keeps and criteria.examines
     if is_kept and not criteria.is_final:
         comparison.try_nearby()
@@ -174,7 +174,7 @@ def compare(
     if is_compared and comparison.asks_more and (is_kept or criteria.is_final):
         _load(comparison, replicas, AT_LENGTH if criteria.is_final else 1)
         verdict = decided(facts, is_last=True) or verdict
-    engines = sorted({case.engine for case in replicas[0].values() if not case.is_same})
+    engines = sorted({case.engine for case in replicas[0].values() if not case.same})
     busy = busy_pct(begin, cpu_ticks())
     return PairedResult(
         verdict=verdict.saying(
@@ -245,7 +245,7 @@ def _all_series(
     results: Sequence[CaseResult], replicas: Replicates, criteria: Criteria
 ) -> Iterator[Series]:
     """Yield the series of all metrics, of the cases that are in the verdict."""
-    reached = [result for result in results if not replicas[0][result.nodeid].is_same]
+    reached = [result for result in results if not replicas[0][result.nodeid].same]
     judged = reached if criteria.reached_only and reached else results
     for metric in criteria.metrics:
         yield from series_of(metric, judged, replicas, criteria)

@@ -131,10 +131,6 @@ class CaseQuads:
     kernels: Future[list[KernelChange]] | None = None
 
     @property
-    def is_same(self) -> bool:
-        return not self.quads
-
-    @property
     def has_backward(self) -> bool:
         """Whether its blocks, of which there are some, timed a backward."""
         return self.quads[CANDIDATE][0][0][1].backward is not None
@@ -155,7 +151,7 @@ class CaseQuads:
 
     def ratio(self, way: str, kind: Kind = "candidate", point: str | None = None) -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
-        if self.is_same:
+        if self.same:
             return 0.0
         quads = [[(arm, time.of(way)) for arm, time in quad] for quad in self.at(kind, point)]
         ratio = replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
@@ -308,7 +304,7 @@ def measured_under(results: Sequence[CaseResult], replicas: Replicates) -> list[
         }
         for number, replica in enumerate(replicas, start=1)
         for result in results
-        if not (quads := replica[result.nodeid]).is_same
+        if not (quads := replica[result.nodeid]).same
     ]
 
 

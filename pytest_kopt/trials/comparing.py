@@ -182,7 +182,7 @@ def _doubt_there(
     part in such measurements: it could be slow in blocks of one call, or have a process judge as it
     likes.
     """
-    if not any(not case.is_same for case in replicas[0].values()):
+    if all(case.same for case in replicas[0].values()):
         return "", 0.0
     if comparison.why_apart:
         # There the first has no blocks of one call.
