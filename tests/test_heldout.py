@@ -19,6 +19,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.nearby.near_inputs import stepped, variants
 from pytest_kopt.cases.nearby.variant import Variant
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.protocol import CaseServed
 from pytest_kopt.cases.running.heldout import try_variant
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.nearby_shapes import (
@@ -259,6 +260,24 @@ def assert_moved(trials, n=64):
     assert [t.seconds.keys() for t in trials if t.kind == "aligned"] == [{"incumbent", "candidate"}]
 
 
+class TwiceOnly:
+    def __init__(self):
+        self.sizes = []
+
+    def __call__(self, x, *_):
+        self.sizes.append(x.shape)
+        if x.shape[0] > 64 and self.sizes.count(x.shape) > 2:
+            raise RuntimeError("not again")
+        return 2 * x
+
+
+@pytest.mark.parametrize("n", [64])
+def test_timed_once_too_often(kopt, n):
+    trials = declared(kopt, n, TwiceOnly())
+    assert [t.outcomes["candidate"] for t in trials if t.kind == "aligned"] == ["right"]
+    assert "signs" in {t.kind for t in trials}
+
+
 @pytest.mark.parametrize("n", [64])
 def test_parameter(kopt, n):
     assert_moved(declared(kopt, n))
@@ -370,7 +389,7 @@ def test_groups(kopt, n):
 def test_sizes_are_moved_however_they_reach_a_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    run.assert_outcomes(passed=9)
+    run.assert_outcomes(passed=10)
 
 
 def drawn_along(kind: str, case: Case) -> list[Variant]:
@@ -645,6 +664,17 @@ def test_a_kernel_that_raises_is_no_reason_to_refuse() -> None:
     assert finding.check == "held-out-layout" and not finding.rejects
     others = [trial for trial in trials if trial.kind == "dtypes"]
     assert not held_out_findings(others, CANDIDATE, INCUMBENT, {})
+
+
+@pytest.mark.parametrize("leaving", [SystemExit, CaseServed])
+def test_a_kernel_that_leaves_the_test_raises(leaving: type[BaseException]) -> None:
+    """All other axes would be left untried, and nothing would be asked of the kernel."""
+
+    def gone(x: Tensor) -> Tensor:
+        raise leaving
+
+    near = drawn_along("signs", case_of(gone, SOFTMAX))[0]
+    assert outcome(near, softmax, gone) == "raises"
 
 
 def test_results_of_unsigned_integers_are_tried() -> None:

@@ -114,7 +114,9 @@ def try_case(
                         break
                 spent += took
             for tried, near in to_time:
-                with one_thread(), timing_lock(bench.uuid, bench.waiting):
+                # A version that raises in a later call is not timed, and all other axes are tried.
+                timed = suppress(BaseException)
+                with timed, one_thread(), timing_lock(bench.uuid, bench.waiting):
                     time_shape(tried, case, near, versions, bench.device, seed)
                 yield tried
         left = {(variant.kind, ""): _NO_TIME for _, variant in remaining}
@@ -387,7 +389,8 @@ class _TriedContent:
                     run = candidate(variant.lay(fresh_copies(self._inputs)), self._seed)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            # What leaves the test, as SystemExit does, would leave all other axes untried.
             return "raises", f"{type(error).__name__}: {error}".splitlines()[0]
         try:
             wrong = self._wrong(run)
