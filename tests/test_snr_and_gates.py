@@ -86,6 +86,11 @@ def test_nan_in_the_reference_is_an_error_of_the_case() -> None:
         compute_snr(tensor(math.nan), tensor(math.nan))
 
 
+def test_a_signal_far_below_its_noise_has_no_snr_that_a_number_holds() -> None:
+    signal, output = (torch.tensor([x], dtype=torch.float64) for x in (1e-131, 2e31))
+    assert compute_snr(signal, output) == -math.inf
+
+
 def test_different_shapes_have_no_snr() -> None:
     with pytest.raises(ValueError, match=r"\(2,\).*\(1,\)"):
         compute_snr(tensor(1.0, 2.0), tensor(1.0))

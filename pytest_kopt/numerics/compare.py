@@ -338,7 +338,8 @@ def snr_of(signal: torch.Tensor, noise: float) -> float:
     power = (signal @ signal).item()
     if math.isinf(power):
         power = torch.where(torch.isinf(signal), 0.0, signal).square().sum().item()
-    if power == 0 or math.isinf(noise):
+    # A quotient may be too small for a number, and be 0.
+    if math.isinf(noise) or power / noise == 0:
         return -math.inf
     return 10 * math.log10(power / noise)
 
