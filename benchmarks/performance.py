@@ -300,10 +300,10 @@ def device() -> Rows:
 
 
 ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-28, hosts with 32 cores, torch 2.11, Triton 3.6)"
-NEAR = "`benchmarks/gpu_rounds.py` (2026-11-29, two hosts with 16 cores, torch 2.11, Triton 3.6)"
+NEAR = "`benchmarks/gpu_rounds.py` (2026-11-30, a host with 16 cores, torch 2.11, Triton 3.6)"
 WHOLE = (
-    "`benchmarks/gpu_rounds.py` (2026-11-29, three hosts with 16 cores and one H200; sixteen cases "
-    "but for the first three rows: hosts with 32 cores and two; torch 2.11, Triton 3.6)"
+    "`benchmarks/gpu_rounds.py` (2026-11-29 and, five forward, 2026-11-30; hosts with one H200; "
+    "sixteen cases but for the first three rows: two; torch 2.11, Triton 3.6)"
 )
 EARLIER = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 WORKERS = (
